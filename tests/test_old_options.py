@@ -24,7 +24,7 @@ from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.many.space import Space
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.telemetry.integrity import owner_of, settings_digest
+from stellaris_jax.telemetry.integrity import run_identity, settings_digest
 
 
 @pytest.fixture(autouse=True)
@@ -153,12 +153,12 @@ def test_digests_of_runs_are_those_of_the_old_layout() -> None:
     config = load_config([*SMALL, *METHOD])
     old, new = flatten(old_tree(config)), flatten(plain(config))
     assert old != new
-    assert (owner_of(old), settings_digest(old)) == (owner_of(new), settings_digest(new))
+    assert (run_identity(old), settings_digest(old)) == (run_identity(new), settings_digest(new))
     assert flatten(old_options.migrated(old_tree(config))) == new
     plainest = load_config(["system=async", "system.weights=constant"])
-    assert owner_of(flatten(old_tree(plainest))) == owner_of(flatten(plain(plainest)))
+    assert run_identity(flatten(old_tree(plainest))) == run_identity(flatten(plain(plainest)))
     other = new | {"system.correction_options.kl_gate.trust_kl": 0.2}
-    assert owner_of(other) != owner_of(new)
+    assert run_identity(other) != run_identity(new)
 
 
 @pytest.fixture(scope="module")

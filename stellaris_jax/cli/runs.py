@@ -124,7 +124,7 @@ def _is_number(value: Any) -> bool:
 def _list(runs: Sequence[StoredRun]) -> None:
     if not runs:
         print("no run matches --where")
-    keys = differing_keys([stored.run.config for stored in runs if stored.state != run_store.BROKEN])
+    keys = differing_keys([stored.run.settings for stored in runs if stored.state != run_store.BROKEN])
     console = wide_console()
     print_table(
         console, plural(len(runs), "run"), [_row(stored, keys) for stored in runs], ("run", "state", "differs in")
@@ -149,13 +149,13 @@ def _row(stored: StoredRun, keys: Sequence[str]) -> dict[str, str]:
         "steps": compact(_figure(stored, "env_steps") or (last if _is_number(last) else None)),
         "simulated": duration(_figure(stored, "simulated_seconds")),
         "cost": dollars(_figure(stored, "cost_usd")),
-        "differs in": ", ".join(setting(key, run.config.get(key)) for key in keys if run.config),
+        "differs in": ", ".join(setting(key, run.settings.get(key)) for key in keys if run.config),
     }
 
 
 def _compare(runs: Sequence[StoredRun]) -> None:
     """Print every setting in which runs differ, whether it follows from another or not."""
-    configs = {str(stored.path): stored.run.config for stored in runs}
+    configs = {str(stored.path): stored.run.settings for stored in runs}
     keys = sorted({key for config in configs.values() for key in config if key not in PLACES})
     texts = {
         key: {path: value_text(config[key]) if key in config else MISSING for path, config in configs.items()}

@@ -17,7 +17,7 @@ from stellaris_jax.base.statistics import Curve, holm
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
 from stellaris_jax.report.runs import Group, Run, is_compared, read_run, seed_curves
-from stellaris_jax.telemetry.integrity import run_identity
+from stellaris_jax.telemetry.integrity import has_identity, run_identity
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
@@ -324,7 +324,7 @@ def _is_broken(run: Run, laid_out: list[tuple[int, str]]) -> bool:
     number = int(run.path.name)
     if number >= len(laid_out):
         return False
-    return not run.config or run_identity(run.config) != laid_out[number][1]
+    return not run.config or not has_identity(run.config, laid_out[number][1])
 
 
 def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from omegaconf import OmegaConf
 from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.old_options import migrated
-from stellaris_jax.config.schema import flatten
+from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import refuse_aliases
+from stellaris_jax.config.tree import Config
 from stellaris_jax.telemetry.format import value_text
-from stellaris_jax.telemetry.integrity import Digests, run_identity, settings_digest, summary_digests
+from stellaris_jax.telemetry.integrity import Digests, has_identity, has_settings_digest, summary_digests
 from stellaris_jax.telemetry.jsonl import Log, read_log, warn_on_stderr
 
 SUMMARY = "summary.json"
@@ -63,6 +65,14 @@ class Run:
     foreign: bool = False
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """`config` with defaults for keys that the run's version lacked, and without empty mappings of options.
+
+        Runs are compared by these.
+        """
+        return {key: value for key, value in (_defaults() | self.config).items() if value != {}} if self.config else {}
+
+    @property
     def incomplete(self) -> bool:
         """Whether the result, or the failure, is lost: files are missing or damaged."""
         return self.summary is None and self.failure is None and bool(self.damage)
@@ -88,6 +98,11 @@ class Group:
         return label or str(first.config.get("system.name", first.path.name))
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    return flatten(plain(Config()))
+
+
 def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int | None = None) -> Run:
     """Read a run directory.
 
@@ -106,7 +121,7 @@ def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int
     rounds = [row for row in log.rows if row["kind"] == "round"]
     evaluations = [row for row in log.rows if row["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
-    foreign = bool(config and log.owner.strip("0")) and log.owner != run_identity(config)
+    foreign = bool(config and log.owner.strip("0")) and not has_identity(config, log.owner)
     if foreign:
         damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
         curve = False
@@ -114,7 +129,7 @@ def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int
     if digests is None:
         damage.append(f"{path / 'summary.json'} is damaged and left out")
         document = {}
-    elif config and digests.settings and digests.settings != settings_digest(config):
+    elif config and digests.settings and not has_settings_digest(config, digests.settings):
         damage.append(
             f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
             "is not over, or a file was changed"
@@ -222,10 +237,10 @@ def _mapping(path: Path, limit: int, parse: Callable[[str], Any], damage: list[s
 def group_replicates(runs: Sequence[Run]) -> list[Group]:
     """Groups of runs of equal configuration, in order of first appearance. Runs without a configuration are omitted."""
     runs = [run for run in runs if run.config]
-    keys = differing_keys([run.config for run in runs])
+    keys = differing_keys([run.settings for run in runs])
     groups: dict[str, Group] = {}
     for run in runs:
-        values = {key: run.config.get(key) for key in keys}
+        values = {key: run.settings.get(key) for key in keys}
         groups.setdefault(json.dumps(values), Group(values)).runs.append(run)
     return list(groups.values())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ KEY = "integrity"
 """Key of the digests in a summary."""
 PLACES = ("resume", "run", "plugins", "trace", "init_from")
 """Keys, and groups of keys, that may be edited without making another run: paths of the run and of its inputs."""
+EVERY_PLACES = (PLACES, PLACES[:-1])
+"""`PLACES` of every version that wrote digests, newest first: a run keeps the digests that its version wrote."""
 CHECK = re.compile(rb',"check":"(\d+)-([0-9a-f]{8})-([0-9a-f]{8})"}\s*$')
 
 Flat = Mapping[str, Any]
@@ -43,19 +45,29 @@ class Checked(NamedTuple):
     owner: str = ""
 
 
-def settings_digest(config: Flat) -> str:
+def settings_digest(config: Flat, places: Sequence[str] = PLACES) -> str:
     """Digest of a flat configuration without its paths."""
-    return _digest(_without(first_layout(config), PLACES))
+    return _digest(_without(first_layout(config), places))
 
 
-def fixed_settings(config: Flat) -> dict[str, Any]:
+def has_settings_digest(config: Flat, digest: str) -> bool:
+    """Whether a digest is `settings_digest` of the configuration, in this version or an earlier one."""
+    return any(digest == settings_digest(config, places) for places in EVERY_PLACES)
+
+
+def fixed_settings(config: Flat, places: Sequence[str] = PLACES) -> dict[str, Any]:
     """Settings of a flat configuration that cannot change while a run is resumed, by the keys of digests."""
-    return _without(first_layout(config), (*PLACES, *RESUMABLE))
+    return _without(first_layout(config), (*places, *RESUMABLE))
 
 
-def run_identity(config: Flat) -> str:
+def run_identity(config: Flat, places: Sequence[str] = PLACES) -> str:
     """Eight-letter identity of a run: a digest of the settings that cannot change while it is resumed."""
-    return _digest(fixed_settings(config))[:8]
+    return _digest(fixed_settings(config, places))[:8]
+
+
+def has_identity(config: Flat, owner: str) -> bool:
+    """Whether an identity is `run_identity` the configuration, in this version or an earlier one."""
+    return any(owner == run_identity(config, places) for places in EVERY_PLACES)
 
 
 def _without(config: Flat, left_out: Iterable[str]) -> dict[str, Any]:
