@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
-from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import read_rows
+from stellaris_jax.telemetry.outputs import Telemetry
 from stellaris_jax.telemetry.progress import make_display
 
 

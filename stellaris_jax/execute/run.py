@@ -32,10 +32,10 @@ from stellaris_jax.runs.anchor import Anchor
 from stellaris_jax.runs.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals
-from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.format import clock
 from stellaris_jax.telemetry.integrity import fixed_settings
 from stellaris_jax.telemetry.jsonl import read_rows, set_aside, warn_on_stderr
+from stellaris_jax.telemetry.outputs import Telemetry
 from stellaris_jax.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over

@@ -30,9 +30,9 @@ from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.runs.provenance import device_name, versions
 from stellaris_jax.runs.run_dir import writing
 from stellaris_jax.runs.signals import Abandoned, Signals
-from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.integrity import digest_of, with_digests
 from stellaris_jax.telemetry.jsonl import plain
+from stellaris_jax.telemetry.outputs import Telemetry
 from stellaris_jax.telemetry.progress import Display
 from stellaris_jax.timeline.trace import NAME as TRACE
 
