@@ -27,6 +27,8 @@ SMALL = (
     "algorithm.minibatches=4", "num_seeds=2", "total_steps=256", "evaluation.points=0", "evaluation.episodes=0",
 )  # fmt: skip
 """Overrides of every configuration: four rounds of eight gradients, on CartPole, unless others follow."""
+FAST = ("algorithm.learning_rate=0.05", "system.learners=3")
+"""Fewer learners than gradients, and a learning rate at which samples are clipped, masked and truncated."""
 QUIET = ("run.loggers=[]", "run.progress=false")
 CLOCKS = {
     "wall_seconds", "steps_per_second", "train_seconds", "detection_seconds", "planning_seconds", "compile_seconds",
@@ -62,28 +64,20 @@ def _each(key: str, values: str, *others: str) -> dict[str, Case]:
 TABLE = {
     **_each(
         "system",
-        "allreduce areal artifact async central dc_asgd fedasync fedbuff gap_aware impact minionsrl msrl nitro par_rl "
-        "parallax rllib seed_rl softsync srl ssp stellaris stellaris_no_async stellaris_no_serverless "
-        "stellaris_no_truncation stellaris_no_weighting",
+        "allreduce artifact async dc_asgd fedasync gap_aware msrl par_rl parallax srl ssp "
+        "stellaris stellaris_no_async stellaris_no_serverless stellaris_no_truncation stellaris_no_weighting",
+        *FAST,
     ),
-    **_each("algorithm", "a3po bapo cispo decoupled impact impala importance sapo tis topr"),
-    **_each("algorithm.masks=[]", "icepop dppo opsm m2po", "system=async"),
-    **_each("system.corrections=[]", "less_momentum norm_ratio ess", "system=async"),
-    **_each("system.weights", "inverse hinge exponential", "system=async"),
+    **_each("system", "areal fedbuff softsync", FAST[0], "system.learners=4"),
+    **_each("system", "central impact minionsrl nitro rllib seed_rl", FAST[0]),
+    **_each("algorithm", "a3po bapo cispo decoupled impact impala importance ppo sapo tis topr", *FAST),
+    **_each("algorithm.masks=[]", "icepop dppo opsm m2po", "system=async", *FAST),
+    **_each("system.corrections=[]", "less_momentum norm_ratio ess", "system=async", *FAST),
+    **_each("system.truncation", "weight surrogate artifact", *FAST),
+    **_each("system.weights", "inverse hinge exponential", "system=async", *FAST),
     **_each("system.admission", "all bounded waiting in_order", "system=async", "algorithm.epochs=8", "delays=pareto"),
-    **_each("system.aggregation", "gradient fractional"),
-    **_each("system.truncation", "surrogate"),
+    **_each("system.aggregation", "gradient fractional", *FAST),
     **_each("system.overflow", "drop", "system=async", "system.versions=2"),
-    **_each("scaling", "max hydrozoa kungfu nitro", "scaling.maximum=4"),
-    **_each("scaling", "adapt minionsrl", "scaling.maximum=4", "scaling.target=1000"),
-    **_each(
-        "env",
-        "gymnax/pendulum brax/inverted_pendulum mjx/hopper envpool/CartPole-v1 gymnasium/CartPole-v1 "
-        "diagnostic/truncation",
-        "env.normalize_observation=true",
-        "env.normalize_reward=true",
-        "evaluation.episodes=2",
-    ),
     **_each("network.memory", "gru lstm", "network.memory_size=4", "evaluation.episodes=2"),
     **_each("network", "minatar_cnn", "env=gymnax/breakout_minatar"),
     **_each("network.init", "normc", "env=gymnax/pendulum", "network.shared=true", "network.log_std=state"),
@@ -96,6 +90,16 @@ TABLE = {
         ("resume={first}", "total_steps=512"), True, (*SMALL, "algorithm.anneal=false", "system.actors=pipelined")
     ),
     "replay": Case((*QUIET, "executor=replay", f"trace={LIVE_RUN}", "evaluation.episodes=0", "run.dir={first}"), True),
+    **_each("scaling", "max hydrozoa kungfu nitro", "scaling.maximum=4"),
+    **_each("scaling", "adapt minionsrl", "scaling.maximum=4", "scaling.target=1000"),
+    **_each(
+        "env",
+        "gymnax/pendulum brax/inverted_pendulum mjx/hopper envpool/CartPole-v1 gymnasium/CartPole-v1 "
+        "diagnostic/truncation",
+        "env.normalize_observation=true",
+        "env.normalize_reward=true",
+        "evaluation.episodes=2",
+    ),
 }
 """Every configuration by its name. None sets an option of a rule, because versions differ in where options stand."""
 
@@ -231,11 +235,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name.startswith(tuple(arguments.only)):
             runs[name] = computed(case)
             print(f"{name}: {runs[name].get('refused', runs[name].get('parameters'))}", flush=True)
+            if arguments.out:
+                arguments.out.write_text(json.dumps(runs, indent=1) + "\n")
             if len(runs) % CLEARED == 0:
                 jax.clear_caches()
                 gc.collect()
-    if arguments.out:
-        arguments.out.write_text(json.dumps(runs, indent=1) + "\n")
     if not arguments.compare:
         return 0
     others = json.loads(arguments.compare.read_text())
