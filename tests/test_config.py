@@ -351,7 +351,7 @@ def test_configurations_never_change() -> None:
         config.env.num_envs = 1
     for mapping in (config.env.kwargs, config.env.kwargs["deep"], config.env.kwargs["deep"]["list"][1]):
         for change in ("update", "pop", "popitem", "clear", "setdefault", "__setitem__", "__delitem__", "__ior__"):
-            with pytest.raises(TypeError, match="never changed"):
+            with pytest.raises(TypeError, match="immutable"):
                 getattr(mapping, change)("x", 1)
     for other in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), config.replace({})):
         assert other == config and hash(other) == hash(config)
