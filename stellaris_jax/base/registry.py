@@ -7,7 +7,7 @@
         share: float = sj.knob(0.5, "share of the learners to wait for", within="(0, 1]")
 
         def ready(self, staleness, view):
-            return len(staleness) >= self.share * view.learners
+            return len({gradient.learner for gradient in view.queue}) >= self.share * view.learners
 
 The package's own classes are in the home modules of a kind, which are imported at the first lookup. A user's are in
 plug-ins: modules or files that the key `plugins` names, and installed packages that name one in the entry-point group

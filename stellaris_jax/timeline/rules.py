@@ -30,8 +30,9 @@ class Rule(Optioned):
     """Aggregation of the whole queue at every push; the base of all rules.
 
     Attributes:
-      gated: whether the rule may refuse gradients by their staleness. If all learners' gradients wait, an update
-        happens although the gate refuses: a gate escape, which is counted.
+      gated: whether the rule refuses by staleness. Such a rule is overruled as soon as as many gradients wait as there
+        are learners. Any rule is overruled if no other event is pending. Both are counted as gate escapes, of gated
+        rules only.
       round: newest round of any gradient delivered so far (k of Eq. 3).
     """
 
