@@ -45,7 +45,11 @@ class Counters:
 
 
 class Accounts:
-    """Accounts of one configuration: usage, money and records; values are means over seeds unless they are counts."""
+    """Accounts of one configuration: usage, money and records.
+
+    A record's values cover all seeds. `stellaris_jax.telemetry` lists which are means over seeds, pooled over gradients
+    or groups, sums, and maxima. In the summary `gradients` and each of `cost_items_usd` are means over seeds.
+    """
 
     def __init__(self, config: Config):
         self.config = config

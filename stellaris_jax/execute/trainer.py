@@ -293,7 +293,7 @@ class Trainer(Fixed):
     # Reporting -----------------------------------------------------------------------------------------------------
 
     def summary(self, evaluation: Evaluation | None) -> Record:
-        """Values of `summary.json`; means over seeds unless they are counts."""
+        """Values of `summary.json`; see `Accounts.summary`, and `stellaris_jax.telemetry` on what covers all seeds."""
         counters, compile_seconds = self.counters, self.engine.compile_seconds
         record = self.accounts.summary(evaluation, self.usages, counters.computed)
         seconds = counters.train_seconds

@@ -1,8 +1,16 @@
 """Telemetry of a training run: `metrics.jsonl`, loggers such as TensorBoard's, and the display.
 
-Records are plain dicts. Every scalar is a mean over seeds; `per_seed` holds the values themselves. `env_steps`,
-`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `gate_groups`, `dropped`, `failed` and
-`nonfinite_gradients` count from the start of the run. All other values describe the record's round.
+Records are plain dicts. `per_seed` holds values of each seed. Other values cover all seeds, in one of four ways:
+
+- Means over seeds: losses, drift, returns, `updates`, `actors`, `gate`, data lag, simulated seconds, dollars.
+- Pooled over all gradients or groups: `staleness_mean` and its parts, `group_size`, `gradient_seconds`,
+  `dropped_slowness`, `learning_rate`, `occupancy`.
+- Sums: `episodes`, `dropped`, `dropped_seconds`, `failed`, `gate_*`, `nonfinite_gradients`, `steps_per_second`.
+- A maximum: `staleness_max`.
+
+`env_steps`, `updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `cost_common_usd`, `gate_escapes`,
+`gate_groups`, `dropped`, `failed`, `nonfinite_gradients`, `occupancy` and `learner_utilisation` count from the start of
+the run. All other values describe the record's round.
 
 Names are the same everywhere. `data_lag`: versions between the acting policy and the learning one. `staleness_*`:
 versions between a gradient's fetch and its aggregation, of which `staleness_in_flight` until delivery and
