@@ -1,4 +1,4 @@
-"""Engine: one compiled program that executes any plan.
+"""Engine: executes any plan of one shape, with one compiled program for each width of rounds.
 
 A chunk is several rounds. A round collects a fragment, runs its waves of gradients through the aggregator, publishes a
 version whenever a group is complete, and reduces metrics. Synchronous and asynchronous systems share all code: they

@@ -17,7 +17,7 @@ from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """Static properties of one compiled program, the same for all its runs; computed once.
+    """Static properties of a compiled program, the same for all runs that share it.
 
     Attributes:
       algorithm: the loss, and the data that it needs.

@@ -1,4 +1,4 @@
-"""Executor of a trainer's rounds: the interface, and the parts that all executors are made of."""
+"""Interface of executors, which carry out a trainer's rounds, and the parts that they are given."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Parts(NamedTuple):
 
 
 class Executor(Protocol):
-    """Executor of rounds.
+    """Part of a trainer that carries out rounds: simulated, live, or recorded ones.
 
     Attributes:
-      schedule: schedule of the rounds.
+      schedule: schedule of the rounds, which the executor owns and advances.
     """
 
     schedule: Schedule

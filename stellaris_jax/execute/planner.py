@@ -39,7 +39,7 @@ def without_collection(function: F) -> F:
 
 
 class Planner:
-    """Planner of a run's chunks, each planned on demand or while the chunk before it is executed.
+    """Simulator of a run's next rounds, which it lays out as chunks, on demand or while the device is busy.
 
     Args:
       schedule: schedule of the run, whose timelines are simulated.

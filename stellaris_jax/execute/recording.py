@@ -1,4 +1,4 @@
-"""Recording of a live run that `executor=replay` repeats: its trace, checked against the configuration."""
+"""Reading of the live run that `executor=replay` repeats; its trace is checked against seal and configuration."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RecordedRounds(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Recording of a live run.
+    """Trace of a live run, with what a replay needs to know in advance.
 
     Attributes:
       trace: its rounds.

@@ -57,7 +57,9 @@ class Executed(NamedTuple):
 
 
 class Schedule:
-    """Schedule of a run's rounds.
+    """Position of a run in its rounds, and what the next ones need: size, participants, learning rate factor.
+
+    It lists the rounds after which evaluations and checkpoints are due, and passes results to the scaling rules.
 
     Args:
       config: configuration of the run.

@@ -1,4 +1,4 @@
-"""Session of a run: training, telemetry, checkpoints and evaluations."""
+"""Session of a run: trains chunk by chunk, writes records and checkpoints, evaluates, and ends after signals."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ the run."""
 
 @dataclass
 class Session:
-    """Session of a run; see `stellaris_jax.execute.run.train_within`.
+    """Loop around a trainer in a run directory; see `stellaris_jax.execute.run.train_within`.
 
     Attributes:
       run_dir: directory of the run.
       trainer: trainer of the run.
-      telemetry: writes records and metrics.
-      display: shows the run.
+      telemetry: writer of records and metrics.
+      display: display of the run's progress.
       checkpoints: checkpoints of the run.
-      signals: stop the run.
-      callbacks: called after every round; true ends the run.
-      watch: called with every evaluation's record; true ends the run.
-      anchor: detects that the directory was moved or removed; `None` skips the check.
-      ended: a callback or `watch` ended the run.
-      evaluated: this process has made an evaluation.
+      signals: signals caught so far, which stop the run.
+      callbacks: functions called after every round; true ends the run.
+      watch: function called with every evaluation's record; true ends the run.
+      anchor: detector of a directory that was moved or removed; `None` skips the check.
+      ended: whether a callback or `watch` ended the run.
+      evaluated: whether this process has made an evaluation.
       evaluation_seconds: duration of the last evaluation.
     """
 

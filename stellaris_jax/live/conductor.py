@@ -36,7 +36,9 @@ REHEARSAL = -1
 
 
 class Conductor:
-    """Parameter function and data loader of one live run.
+    """Driver of one live run: feeds the coordinator with real events, and is the parameter function and data loader.
+
+    The pool computes fragments and gradients; the conductor stores samples, aggregates and publishes.
 
     Args:
       config: configuration of the run.

@@ -34,10 +34,10 @@ class Done(NamedTuple):
     Attributes:
       call: the invocation.
       value: returned value; None if it died or timed out.
-      seconds: seconds of computation.
-      elapsed: seconds since the call.
-      reason: reason of the failure, if there was one.
-      cold: its process had to be started, and its function compiled.
+      seconds: seconds of computation, as `Functions.invoke` returns them; 0 if it died.
+      elapsed: seconds since `submit`.
+      reason: one line on why it died; empty if it returned a value.
+      cold: whether its process was started for it, and its function compiled.
     """
 
     call: Call
@@ -51,9 +51,21 @@ class Done(NamedTuple):
 class Pool(ABC):
     """Pool that runs the functions of a live run; registered by `register.pool`.
 
-    A subclass is made by `(config, actors)`: the configuration of the run, and its largest number of actors. It runs
-    `stellaris_jax.live.functions.Functions` of that configuration where it likes. By default the functions share the
-    driver's memory, so values need no handles.
+    A subclass is made by `(config, actors)`: the configuration of the run, and its largest number of actors. It makes
+    `stellaris_jax.live.functions.Functions(config)` wherever functions run, and computes each invocation by
+    `value, seconds = functions.invoke(call.kind, *arguments)`. By default the functions share the driver's memory, so
+    values need no handles.
+
+    The conductor calls the methods from one thread and relies on these rules.
+
+    - Every invocation ends in exactly one `Done` with its `call`, unless `wait` raises. Invocations may end in any
+      order. Those that one `wait` returns are handled in the order of the list: sort them by `call.stamp`.
+    - A learner may have several invocations under way when a resumed run repeats its gradients.
+    - An invocation whose process died or timed out is `Done(call, None, 0.0, elapsed, reason)`. The conductor records
+      it and submits the work again, up to `MOST_DEATHS` times in a row.
+    - A function that raises would raise again. `wait` raises `function_error(call, error)`, which ends the run.
+    - The pool enforces `live.timeout`: an invocation may take that many seconds plus `call.grace`, besides the start
+      of its process. A pool that cannot stop a function ignores it.
     """
 
     @classmethod  # noqa: B027
@@ -70,11 +82,14 @@ class Pool(ABC):
 
     @abstractmethod
     def submit(self, call: Call, *arguments: Any) -> None:
-        """Start an invocation, as of `Functions.invoke`; handles among the arguments stand for their values."""
+        """Start an invocation without waiting; handles among the arguments stand for their values."""
 
     @abstractmethod
     def wait(self) -> list[Done]:
-        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
+        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way.
+
+        Raises `function_error` if a function raised.
+        """
 
     def cool(self) -> None:  # noqa: B027
         """End all idle processes, so that they have to be started again."""

@@ -38,10 +38,10 @@ class Ahead(NamedTuple):
 
 
 class HostSource:
-    """Source of host environments, opened once per run; see `stellaris_jax.sources.source.Source`.
+    """Source that has actors step host environments; see `stellaris_jax.sources.source.Source`.
 
-    They cannot be saved. So a checkpoint has their actions, and a resumed run replays these, as far as
-    `checkpoint.replay` allows.
+    Environments are opened for the first fragment and stay open. They cannot be saved, so a checkpoint has their
+    actions. A resumed run opens new ones and replays the actions, as far as `checkpoint.replay` allows.
 
     Args:
       env, network, config, spec: environment, policy network, configuration and program spec of the run.
