@@ -75,7 +75,7 @@ def parts(trainer: Trainer) -> list[Part]:
     if isinstance(trainer.env, HostEnv):
         runs["environment"] = host_fragment(trainer.env, trainer.config)
         actors = Trainer(trainer.config, programs=trainer.programs)
-        runs["acting"] = actors.source.timed_rollout(actors.members)[0]
+        runs["acting"] = actors.source.timed_rollout(actors.seed_states)[0]
     else:
         runs |= {"environment": environment(whole, trainer.env), "acting": acting(whole, trainer.env)}
     return [partial(executing, whole), *(partial(_timed, name, run) for name, run in runs.items())]
@@ -92,10 +92,10 @@ def executing(trainer: Trainer) -> Seconds:
     begin = time.perf_counter()
     chunk = planner_of(trainer.executor).next()
     planned = time.perf_counter() - begin
-    received = trainer.source.receive(trainer.members, chunk, trainer.schedule.following(chunk))
+    received = trainer.source.receive(trainer.seed_states, chunk, trainer.schedule.following(chunk))
     fragment = None if received is None else received.fragment
     begin = time.perf_counter()
-    trainer.members.finish(trainer.members.start(chunk, fragment))
+    trainer.seed_states.finish(trainer.seed_states.start(chunk, fragment))
     seconds = time.perf_counter() - begin
     planner_of(trainer.executor).executed()
     return {"planning": planned, "executing": seconds}
@@ -119,7 +119,8 @@ def looped(one: Callable[[jax.Array, Any, Any], Any], carry: Any, times: int, da
 
 def single(trainer: Trainer) -> tuple[Hyper, EngineState]:
     """The numbers and the state of a trainer's first seed."""
-    alone: tuple[Hyper, EngineState] = jax.tree.map(lambda x: x[0], (trainer.members.hyper, trainer.members.states[0]))
+    states = trainer.seed_states
+    alone: tuple[Hyper, EngineState] = jax.tree.map(lambda x: x[0], (states.hyper, states.states[0]))
     return alone
 
 

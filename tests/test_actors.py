@@ -27,8 +27,8 @@ from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import EpisodeTotals, Normalizers, Trajectory, episode_totals
 from stellaris_jax.envs.watch import ActorError
 from stellaris_jax.runs.checkpoint import Checkpoints
-from stellaris_jax.sources.actors import Actors, Behaviour
 from stellaris_jax.sources.host import HostSource
+from stellaris_jax.sources.host_actors import Actors, Behaviour
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

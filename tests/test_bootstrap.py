@@ -20,7 +20,7 @@ from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, i
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.sources.actors import Actors, Behaviour
+from stellaris_jax.sources.host_actors import Actors, Behaviour
 
 T, N = 14, 3
 ALGORITHM = AlgorithmConfig(rollout_length=T, gamma=0.9, gae_lambda=0.8)

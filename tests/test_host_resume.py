@@ -18,8 +18,8 @@ from stellaris_jax.envs.registry import register
 from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
-from stellaris_jax.sources.actors import Behaviour
 from stellaris_jax.sources.host import HostSource
+from stellaris_jax.sources.host_actors import Behaviour
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 ENVS = {

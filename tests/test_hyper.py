@@ -45,7 +45,7 @@ OWNERS = {
 def lowered(config: Config) -> str:
     trainer = Trainer(config)
     chunk = trainer.executor.planner.next()
-    return trainer.engine.lower(EngineInputs(trainer.state, trainer.members.hyper, chunk.plans[0])).as_text()
+    return trainer.engine.lower(EngineInputs(trainer.state, trainer.seed_states.hyper, chunk.plans[0])).as_text()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "impact"])
@@ -109,5 +109,5 @@ def test_off_is_what_changes_nothing() -> None:
 
 def test_numbers_are_of_every_seed() -> None:
     trainer = Trainer(small("num_seeds=3", "algorithm.gamma=0.5", "engine.members=together"))
-    assert {value.shape for value in jax.tree.leaves(trainer.members.hyper)} == {(3,)}
-    np.testing.assert_array_equal(trainer.members.hyper.gamma, np.float32([0.5] * 3))
+    assert {value.shape for value in jax.tree.leaves(trainer.seed_states.hyper)} == {(3,)}
+    np.testing.assert_array_equal(trainer.seed_states.hyper.gamma, np.float32([0.5] * 3))

@@ -43,7 +43,7 @@ def test_policy_and_normaliser_are_those_of_the_run(source: Path, programs: Prog
     """With another learning rate, another task of the same spaces, and for as many seeds as one likes."""
     policy = load_policy(source)
     trainer = started(source, programs, "algorithm.learning_rate=1e-4", "seed=5", "num_seeds=2")
-    params, normalizers = trainer.members.learned
+    params, normalizers = trainer.seed_states.learned
     for seed in range(2):
         np.testing.assert_array_equal(params[seed], policy.params)  # type: ignore[union-attr]
         for ours, theirs in zip(normalizers.obs, policy.normalizers.obs, strict=True):  # type: ignore[union-attr]

@@ -171,7 +171,7 @@ def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Pa
     first.write(directory)  # a round that the checkpoint does not know
 
     second = live(config, seed=1)
-    second.members.state = state
+    second.seed_states.state = state
     second.schedule.restore(saved)
     second.executor.restart()
     np.testing.assert_array_equal(second.state.params, engine)

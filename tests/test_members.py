@@ -83,7 +83,7 @@ def test_members_on_host_environments() -> None:
 
 def test_together_is_apart_up_to_rounding() -> None:
     apart, together = (Trainer(small(f"num_seeds={SEEDS}", f"engine.members={way}")) for way in ("apart", "together"))
-    assert [len(x.members.states) for x in (apart, together)] == [SEEDS, 1]
+    assert [len(x.seed_states.states) for x in (apart, together)] == [SEEDS, 1]
     for _ in range(2):
         first, second = apart.step(), together.step()
         assert [record["per_seed"]["cost_usd"] for record in first] == [r["per_seed"]["cost_usd"] for r in second]
@@ -96,11 +96,12 @@ def test_all_trainers_share_as_many_threads_as_there_are_cores() -> None:
     for trainer in trainers:
         trainer.step()
         trainer.close()
-    assert trainers[0].members._threads is trainers[1].members._threads
+    assert trainers[0].seed_states._threads is trainers[1].seed_states._threads
     mine = [thread for thread in threading.enumerate() if thread.name.startswith("members")]
     assert 1 <= len(mine) <= seed_states.cores()
-    assert Trainer(small()).members._threads is None
-    assert Trainer(small("num_seeds=2", "engine.devices=2")).members._threads is None  # they would wait for each other
+    assert Trainer(small()).seed_states._threads is None
+    spread = Trainer(small("num_seeds=2", "engine.devices=2"))
+    assert spread.seed_states._threads is None  # they would wait for each other
 
 
 def test_states_are_put_back_together_and_taken_apart() -> None:
@@ -108,8 +109,8 @@ def test_states_are_put_back_together_and_taken_apart() -> None:
     trainer.step()
     state = trainer.state
     other = Trainer(small(f"num_seeds={SEEDS}"))
-    other.members.state = jax.tree.map(lambda x: x, state)
-    for mine, theirs in zip(trainer.members.states, other.members.states, strict=True):
+    other.seed_states.state = jax.tree.map(lambda x: x, state)
+    for mine, theirs in zip(trainer.seed_states.states, other.seed_states.states, strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(data(a), data(b)), mine, theirs)
 
 

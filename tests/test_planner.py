@@ -73,7 +73,7 @@ def test_what_depends_on_a_round_is_not_planned_before_it() -> None:
 def test_a_rehearsal_changes_nothing() -> None:
     one = trainer()
     before = jax.tree.map(np.asarray, one.state.params)
-    run, _ = one.source.timed_rollout(one.members)
+    run, _ = one.source.timed_rollout(one.seed_states)
     run()
     run()
     assert one.round == 0

@@ -1,4 +1,4 @@
-"""Plans shared by runs: planned once, and every run what it is alone."""
+"""ChunkCache shared by runs: planned once, and every run what it is alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training import assert_identical
 
 from stellaris_jax import ConfigError, Population, Trainer, load_config
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.plans import Plans, shared_by, size_of
+from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by, size_of
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.timeline import Timeline
 
@@ -58,7 +58,7 @@ def test_runs_that_plan_alike_plan_once(simulated: list[int]) -> None:
 
 def test_a_run_goes_on_by_itself_where_the_others_had_ended(simulated: list[int]) -> None:
     """Its timelines stand at the beginning then: all that it executed so far had been planned by another run."""
-    plans = Plans(2**20)
+    plans = ChunkCache(2**20)
     first, second = (Trainer(job(f"algorithm.gamma={gamma}"), programs=ProgramCache(plans)) for gamma in (0.9, 0.99))
     first.run(4)
     second.run()
@@ -69,7 +69,7 @@ def test_a_run_goes_on_by_itself_where_the_others_had_ended(simulated: list[int]
 
 
 def test_a_resumed_run_takes_what_the_others_planned() -> None:
-    plans = Plans(2**20)
+    plans = ChunkCache(2**20)
     begun, other, again = (Trainer(job(), programs=ProgramCache(plans)) for _ in range(3))
     other.run()
     begun.run(4)
@@ -100,7 +100,7 @@ def test_plans_that_hang_on_what_is_learned_are_not_shared() -> None:
 
 
 def test_two_that_ask_at_once_wait_for_one_plan() -> None:
-    planner, plans, planned = Trainer(job()).executor.planner, Plans(2**30), []
+    planner, plans, planned = Trainer(job()).executor.planner, ChunkCache(2**30), []
     chunk, both = planner.next(), threading.Barrier(2)
 
     def plan() -> Any:
@@ -120,7 +120,7 @@ def test_two_that_ask_at_once_wait_for_one_plan() -> None:
 def test_memory_is_bounded() -> None:
     """The plans of whoever asked longest ago go first; of those at hand no more are kept than there is room for."""
     chunk = Trainer(job()).executor.planner.next()
-    plans = Plans(3 * size_of(chunk))
+    plans = ChunkCache(3 * size_of(chunk))
     for run in ("old", "new"):
         for begin in (0, 2):
             plans.chunk(run, begin, 2, lambda: chunk)
@@ -140,7 +140,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_plan_that_failed_is_planned_by_the_next_who_asks() -> None:
-    plans, chunk = Plans(2**30), Trainer(job()).executor.planner.next()
+    plans, chunk = ChunkCache(2**30), Trainer(job()).executor.planner.next()
 
     def fails() -> Any:
         raise ConfigError("no")

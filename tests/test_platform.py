@@ -24,7 +24,7 @@ from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Placement
-from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Computation, Contention
 from stellaris_jax.timeline.ticks import SECOND
 
 # Delays and platform ----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
 
 def test_who_is_left_alone_computes_as_fast_as_alone() -> None:
     """Two seconds of work beside four: the one ends after three seconds, when the other has two of its four left."""
-    company = Company(Placement(PlatformConfig(gpus=1, contention=0.5), 2), interference=1.0)
+    company = Contention(Placement(PlatformConfig(gpus=1, contention=0.5), 2), interference=1.0)
     company.under_way = {0: Computation(0, 2 * SECOND, order=0), 1: Computation(0, 4 * SECOND, order=1)}
     assert [work.paced(0, slowdown) for _, work, slowdown in company.changed()] == [3 * SECOND, 6 * SECOND]
     assert company.changed() == []

@@ -227,9 +227,9 @@ def test_every_algorithm_trains_with_memory(name: str, memory: str) -> None:
     """All that is learned moves, the cells with it, and every gradient is finite."""
     few = ("system.versions=8", "total_steps=2048", "engine.chunk_rounds=4", "evaluation.episodes=0")
     trainer = Trainer(load_config([*RECALL, f"algorithm={name}", f"network.memory={memory}", *few]))
-    before = jax.tree.leaves(trainer.network.unravel(trainer.members.learned[0][0]))
+    before = jax.tree.leaves(trainer.network.unravel(trainer.seed_states.learned[0][0]))
     records = trainer.run()
-    after = jax.tree.leaves(trainer.network.unravel(trainer.members.learned[0][0]))
+    after = jax.tree.leaves(trainer.network.unravel(trainer.seed_states.learned[0][0]))
     assert records[-1]["nonfinite_gradients"] == 0 and np.isfinite(records[-1]["policy_loss"])
     assert all((np.asarray(a) != np.asarray(b)).any() for a, b in zip(before, after, strict=True))
 

@@ -43,7 +43,7 @@ def test_a_run_lets_go_of_what_it_is_made_of(kind: str, tmp_path: Path, uncollec
     def keep(number: int, record: dict[str, Any], trainer: Trainer) -> None:
         parts = {"trainer": trainer, "engine": trainer.engine, "executor": trainer.executor, "source": trainer.source}
         seen.update({name: weakref.ref(part) for name, part in parts.items()})
-        seen["policy"] = weakref.ref(trainer.members.states[0].params)
+        seen["policy"] = weakref.ref(trainer.seed_states.states[0].params)
 
     train(tiny(*KINDS[kind], steps(4), f"run.dir={tmp_path / 'run'}", "evaluation.points=2"), callbacks=[keep])
     assert seen and [name for name, part in seen.items() if part() is not None] == []

@@ -24,8 +24,8 @@ from stellaris_jax.execute.records import Accounts
 from stellaris_jax.execute.run import train
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.runs.checkpoint import to_host
-from stellaris_jax.sources.actors import Actors, Behaviour
 from stellaris_jax.sources.compiled import CompiledSource
+from stellaris_jax.sources.host_actors import Actors, Behaviour
 from stellaris_jax.telemetry.logger import RunInfo
 from stellaris_jax.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import MinibatchLayout, Timeline, Usage, minibatch_order

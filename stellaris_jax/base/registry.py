@@ -282,7 +282,7 @@ def _load(what: str, load: Callable[[], Any], module: str = "") -> None:
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
 
 
-def place_of(function: Any) -> str:
+def code_location(function: Any) -> str:
     """File and line of a function, as `rules.py, line 12`; the name of its type if it has no code."""
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None) or getattr(function, "__code__", None)
     if code is None:

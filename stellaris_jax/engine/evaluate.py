@@ -151,9 +151,9 @@ class HostEvaluator:
         self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
         self._initial_carry = network.initial_carry(episodes)
 
-    def over(self, members: SeedStates, stream: int) -> Evaluation:
+    def over(self, seed_states: SeedStates, stream: int) -> Evaluation:
         """Evaluate the newest policies of all seeds."""
-        return self(*members.learned, members.seeds, stream)
+        return self(*seed_states.learned, seed_states.seeds, stream)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """Evaluate policies on episodes drawn from (seed, stream), independent of all training randomness.
@@ -229,10 +229,10 @@ class Evaluator:
                     self._programs[len(seeds)] = self._run.lower(params, normalizers, seeds, stream).compile()
             return self._programs[len(seeds)]
 
-    def over(self, members: SeedStates, stream: int) -> Evaluation:
+    def over(self, seed_states: SeedStates, stream: int) -> Evaluation:
         """Evaluate the newest policies of all seeds, in the blocks that training uses."""
-        blocks = members.blocks(members.seeds)
-        parts = members.each(lambda state, seeds: self(state.params, state.normalizers, seeds, stream), blocks)
+        blocks = seed_states.blocks(seed_states.seeds)
+        parts = seed_states.each(lambda state, seeds: self(state.params, state.normalizers, seeds, stream), blocks)
         return Evaluation(*(np.concatenate(x) for x in zip(*((e.returns, e.lengths) for e in parts), strict=True)))
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:

@@ -1,7 +1,7 @@
 """Actors on the host: a policy steps environments outside JAX for one fragment.
 
 Actors inside the compiled program are in `stellaris_jax.engine.rollout`. Host actors run in a thread of the trainer
-(`stellaris_jax.sources.actors`) or in a process of a live run (`stellaris_jax.live.hosts`).
+(`stellaris_jax.sources.host_actors`) or in a process of a live run (`stellaris_jax.live.hosts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import RunError
-from stellaris_jax.base.registry import place_of
+from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.keys import folded
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
@@ -70,7 +70,7 @@ class HostGroup:
         """Step from the pool. Raises RunError for wrong shapes, which NumPy would broadcast silently."""
         step, n = self.pool.recv(), self.envs
         if not isinstance(step, tuple) or len(step) != len(HostStep._fields):
-            kind, place = type(step).__name__, place_of(type(self.pool).recv)
+            kind, place = type(step).__name__, code_location(type(self.pool).recv)
             raise RunError(f"{self.env.name} returned a {kind} from recv ({place}), not a HostStep.")
         shapes = ((n, *self.env.observation_space.shape), (n,), (n,), (n,))
         for name, array, shape in zip(HostStep._fields, step, shapes, strict=True):

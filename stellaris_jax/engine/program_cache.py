@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.chunk_cache import ChunkCache
 from stellaris_jax.engine.evaluate import Evaluator
-from stellaris_jax.engine.plans import Plans
 from stellaris_jax.engine.probes import Probe, make_probe
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec
@@ -26,14 +26,14 @@ default); XLA crashes when none are left."""
 class ProgramCache:
     """LRU cache of compiled programs, keyed by environment, network and spec.
 
-    Plans, hyper-parameters and seeds are inputs of a program and not part of its key.
+    ChunkCache, hyper-parameters and seeds are inputs of a program and not part of its key.
 
     Args:
-      plans: cache of plans, shared by runs with the same timelines; by default nothing is shared.
+      chunks: cache of chunks, shared by runs with the same timelines; by default nothing is shared.
     """
 
-    def __init__(self, plans: Plans | None = None) -> None:
-        self.plans = plans or Plans()
+    def __init__(self, chunks: ChunkCache | None = None) -> None:
+        self.chunks = chunks or ChunkCache()
         self._cached: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 

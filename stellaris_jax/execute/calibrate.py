@@ -30,7 +30,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     """Seconds of `repeats` runs of each part of the job `config`, keyed by names of `delays`."""
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
-    state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.members.hyper))
+    state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.seed_states.hyper))
     first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.spec.shape).invocations)
     if first.peers is not None:
         first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.spec.shape.peers)))  # the maximum
@@ -49,13 +49,13 @@ def calibrate(config: Config, repeats: int) -> Table:
     gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
         "learner": partial(gradient, first),
-        "actor": trainer.source.timed_rollout(trainer.members)[0],
+        "actor": trainer.source.timed_rollout(trainer.seed_states)[0],
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:
         counts = jnp.full(trainer.spec.seeds, config.algorithm.minibatches, jnp.int32)
-        members = trainer.members
-        parts["scaling"] = partial(trainer.probe, members.hyper, members.states[0], jnp.int32(0), counts)
+        seed_states = trainer.seed_states
+        parts["scaling"] = partial(trainer.probe, seed_states.hyper, seed_states.states[0], jnp.int32(0), counts)
     for part in parts.values():
         _seconds(part)  # first call: caches and lazy set-up, not timed
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}

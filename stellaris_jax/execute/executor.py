@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.plans import Plans
+from stellaris_jax.engine.chunk_cache import ChunkCache
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
@@ -15,7 +15,7 @@ from stellaris_jax.execute.schedule import Executed, Schedule
 from stellaris_jax.sources.source import Source
 
 
-class Parts(NamedTuple):
+class ExecutorInputs(NamedTuple):
     """Parts of a trainer that its executor works with.
 
     Attributes:
@@ -23,20 +23,20 @@ class Parts(NamedTuple):
       spec: settings that shape the run's program.
       seeds: one per agent.
       engine: compiled program.
-      members: states of all seeds.
+      seed_states: states of all seeds.
       source: source of fragments.
       counters: totals of the run, which the executor adds to.
-      plans: cache of plans, shared with other runs.
+      chunks: cache of chunks, shared with other runs.
     """
 
     config: Config
     spec: ProgramSpec
     seeds: list[int]
     engine: Engine
-    members: SeedStates
+    seed_states: SeedStates
     source: Source
     counters: Counters
-    plans: Plans
+    chunks: ChunkCache
 
 
 class Executor(Protocol):

@@ -6,7 +6,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 from stellaris_jax.execute.distributed import LeadingExecutor
-from stellaris_jax.execute.executor import Executor, Parts
+from stellaris_jax.execute.executor import Executor, ExecutorInputs
 from stellaris_jax.execute.live import LiveExecutor, MakePool
 from stellaris_jax.execute.recording import Recording
 from stellaris_jax.execute.replay import ReplayExecutor
@@ -21,19 +21,21 @@ def check_installed(config: Config) -> None:
         register.pool[config.live.pool].check_installed()
 
 
-def executor_of(parts: Parts, recording: Recording | None = None, make_pool: MakePool | None = None) -> Executor:
+def executor_of(
+    inputs: ExecutorInputs, recording: Recording | None = None, make_pool: MakePool | None = None
+) -> Executor:
     """Executor for `config.executor`, and for `engine.distributed`.
 
     Args:
-      parts: parts of the trainer.
+      inputs: inputs of the trainer.
       recording: live run that `executor=replay` repeats.
       make_pool: see `LiveExecutor`.
     """
-    config = parts.config
+    config = inputs.config
     if config.executor == "live":
-        return LiveExecutor(parts, make_pool)
+        return LiveExecutor(inputs, make_pool)
     if recording is not None:
-        return ReplayExecutor(parts, recording)
-    schedule = Schedule(config, parts.spec, parts.seeds, [Timeline.of(config, seed) for seed in parts.seeds])
-    planned = SimulatedExecutor(parts, schedule)
+        return ReplayExecutor(inputs, recording)
+    schedule = Schedule(config, inputs.spec, inputs.seeds, [Timeline.of(config, seed) for seed in inputs.seeds])
+    planned = SimulatedExecutor(inputs, schedule)
     return LeadingExecutor(planned) if config.engine.distributed and processes.is_first() else planned

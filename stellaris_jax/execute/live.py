@@ -10,10 +10,10 @@ from pathlib import Path
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk
-from stellaris_jax.execute.executor import Parts, about
+from stellaris_jax.execute.executor import ExecutorInputs, about
 from stellaris_jax.execute.schedule import Executed, Participants, Schedule
 from stellaris_jax.live import pool
-from stellaris_jax.live.actors import Width
+from stellaris_jax.live.actor_inputs import Width
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.sources.live import LiveSource
@@ -29,16 +29,16 @@ class LiveExecutor:
     """Executor of one agent's rounds by processes that come and go; see `stellaris_jax.execute.executor.Executor`.
 
     Args:
-      parts: parts of the trainer.
+      inputs: inputs of the trainer.
       make_pool: makes the pool that runs the functions, when it is needed; `live.pool` by default.
     """
 
-    def __init__(self, parts: Parts, make_pool: MakePool | None = None):
-        self.parts = parts
-        steps = DriverSteps(parts.engine, parts.members.hyper)
-        position = parts.source.position if isinstance(parts.source, LiveSource) else None
-        self.conductor = Conductor(parts.config, steps, parts.seeds[0], position)
-        self.schedule = Schedule(parts.config, parts.spec, parts.seeds, [self.conductor])
+    def __init__(self, inputs: ExecutorInputs, make_pool: MakePool | None = None):
+        self.inputs = inputs
+        steps = DriverSteps(inputs.engine, inputs.seed_states.hyper)
+        position = inputs.source.position if isinstance(inputs.source, LiveSource) else None
+        self.conductor = Conductor(inputs.config, steps, inputs.seeds[0], position)
+        self.schedule = Schedule(inputs.config, inputs.spec, inputs.seeds, [self.conductor])
         self._make_pool: MakePool = make_pool or pool.make_pool
         self._is_warm = False
         self._written = 0
@@ -57,13 +57,13 @@ class LiveExecutor:
         begin = time.perf_counter()
         schedule, conductor = self.schedule, self.conductor
         if conductor.pool is None:
-            conductor.pool = self._make_pool(self.parts.config, schedule.limits.maximum)
+            conductor.pool = self._make_pool(self.inputs.config, schedule.limits.maximum)
         for width in self._widths():
-            conductor.warm(self.parts.members.states[0], width)
+            conductor.warm(self.inputs.seed_states.states[0], width)
         conductor.restore(schedule.states[0])
         self._is_warm = True
         seconds = time.perf_counter() - begin
-        self.parts.engine.compile_seconds += seconds
+        self.inputs.engine.compile_seconds += seconds
         return seconds
 
     def about_next(self) -> str:
@@ -72,11 +72,11 @@ class LiveExecutor:
 
     def step(self, ahead: bool) -> Executed:
         """Run the next round, never ahead of the one before."""
-        schedule, conductor, members = self.schedule, self.conductor, self.parts.members
+        schedule, conductor, seed_states = self.schedule, self.conductor, self.inputs.seed_states
         begin, before, number = time.perf_counter(), schedule.usages, schedule.round
         participants, factor = schedule.participants(), schedule.learning_rate_factor(number)
-        state, metrics, round_ = conductor.round(members.states[0], number, _width(participants), factor)
-        members.state = state
+        state, metrics, round_ = conductor.round(seed_states.states[0], number, _width(participants), factor)
+        seed_states.state = state
         chunk = Chunk(
             begin=number,
             rounds=[[round_]],
@@ -98,7 +98,7 @@ class LiveExecutor:
             return
         first = rounds[0].record.index
         if first != self._written or not path.exists():
-            header = Header(self.parts.seeds[0], self.parts.engine.network.size)
+            header = Header(self.inputs.seeds[0], self.inputs.engine.network.size)
             kept = islice(trace.read(path).rounds, first) if first and path.exists() else ()
             trace.write(path, header, kept)
         trace.append(path, rounds)
@@ -113,7 +113,7 @@ class LiveExecutor:
     def _widths(self) -> list[Width]:
         """Widths that rounds may have, except for the number of participating environments."""
         schedule = self.schedule
-        if not is_scaled(self.parts.config):
+        if not is_scaled(self.inputs.config):
             return [_width(schedule.participants())]
         return [Width(n, n * schedule.limits.envs, schedule.width(n)) for n in schedule.limits.buckets]
 

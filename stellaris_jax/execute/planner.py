@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from stellaris_jax.engine.chunk import Chunk
-from stellaris_jax.engine.plans import Plans, shared_by
+from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by
 from stellaris_jax.execute.schedule import Schedule
 from stellaris_jax.timeline import Plan, build_plan, minibatch_order
 
@@ -43,11 +43,11 @@ class Planner:
 
     Args:
       schedule: schedule of the run, whose timelines are simulated.
-      plans: cache of plans, shared with other runs; by default nothing is shared.
+      chunks: cache of chunks, shared with other runs; by default nothing is shared.
     """
 
-    def __init__(self, schedule: Schedule, plans: Plans | None = None):
-        self.schedule, self.plans = schedule, plans or Plans()
+    def __init__(self, schedule: Schedule, chunks: ChunkCache | None = None):
+        self.schedule, self.chunks = schedule, chunks or ChunkCache()
         self.shape, self.layout = schedule.spec.shape, schedule.spec.minibatch_layout
         # Recorded rounds are no function of the configuration.
         self._shared_by = shared_by(schedule.config, schedule.spec) if schedule.recorded is None else None
@@ -82,7 +82,7 @@ class Planner:
 
     def plan(self, begin: int, size: int, in_flight: list[int] | None = None) -> Chunk:
         """Simulate rounds `begin` to `begin + size - 1` and lay them out for the engine."""
-        return self.plans.chunk(self._shared_by, begin, size, lambda: self._plan(begin, size, in_flight))
+        return self.chunks.chunk(self._shared_by, begin, size, lambda: self._plan(begin, size, in_flight))
 
     def _simulate_from(self, begin: int) -> None:
         """Restore the timelines to the end of the planned rounds, which is round `begin`."""

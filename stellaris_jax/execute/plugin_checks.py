@@ -12,7 +12,7 @@ import numpy as np
 
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.base.registry import place_of, register
+from stellaris_jax.base.registry import code_location, register
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Context, Correction, Stack
@@ -43,7 +43,7 @@ def check_answer(callback: Callable[..., object], answer: object) -> bool:
     name = next((name for name, thing in register.callback.items() if thing is callback), None)
     label = f"the callback {name}" if name else "a callback"
     accepted = "accepted: true, which ends the run, false or None"
-    raise RunError(f"{label} ({place_of(callback)}) returned {shown(answer)}; {accepted}.")
+    raise RunError(f"{label} ({code_location(callback)}) returned {shown(answer)}; {accepted}.")
 
 
 def _check_cell(name: str, size: int) -> None:
@@ -56,7 +56,7 @@ def _check_cell(name: str, size: int) -> None:
 
     what = f"network.memory={name}"
     carry, result = _traced(what, register.memory[name].__call__, trial, jax.random.key(0))
-    place = place_of(register.memory[name].__call__)
+    place = code_location(register.memory[name].__call__)
     if not isinstance(result, tuple) or len(result) != 2:
         raise ConfigError(f"{what} ({place}) returns {_shapes(result)}, not a carry and outputs.")
     _check_like(f"{what} ({place})", "a carry", result[0], carry)
@@ -79,12 +79,12 @@ def _check_correction(name: str, correction: Correction) -> None:
 
     update = type(correction).update
     stack, state, updated, published = _traced(what, update, trial, jnp.zeros(PARAMETERS))
-    place = f"{what} ({place_of(update)})"
+    place = f"{what} ({code_location(update)})"
     if not isinstance(updated, tuple) or len(updated) != 2:
         raise ConfigError(f"{place} returns {_shapes(updated)} from update, not a stack and a state.")
     _check_like(place, "a stack", updated[0], stack)
     _check_like(place, "a state", updated[1], state)
-    _check_like(f"{what} ({place_of(type(correction).published)})", "a state", published, state)
+    _check_like(f"{what} ({code_location(type(correction).published)})", "a state", published, state)
 
 
 def _check_like(place: str, what: str, actual: Any, wanted: Any) -> None:
@@ -99,7 +99,7 @@ def _traced(what: str, method: Any, trial: Callable[..., Any], *arguments: Any) 
     try:
         return jax.eval_shape(trial, *arguments)
     except Exception as error:  # plug-in code may raise anything
-        raise ConfigError(f"{what} ({place_of(method)}) cannot be traced by JAX ({retold(error)}).") from error
+        raise ConfigError(f"{what} ({code_location(method)}) cannot be traced by JAX ({retold(error)}).") from error
 
 
 def _shapes(tree: Any) -> str:

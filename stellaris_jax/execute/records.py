@@ -151,7 +151,7 @@ class Accounts:
             "gate": mean(gates) if gates else None,
             **self.gate(usages),
             "group_size": mean([len(group.gradients) for group in groups]),
-            "actor_staleness": data_lag(row, [record.behaviour_version for record in row]),
+            "actor_staleness": actor_staleness(row, [record.behaviour_version for record in row]),
             "learning_rate": self.config.algorithm.learning_rate * factor * self._mean_weight(groups),
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
@@ -265,7 +265,7 @@ class Accounts:
         }
 
 
-def data_lag(row: Iterable[Round], versions: Iterable[int]) -> float:
+def actor_staleness(row: Iterable[Round], versions: Iterable[int]) -> float:
     """Mean number of versions between a round's policy and the newest version when its data was complete.
 
     Only seeds with active actors count; finished seeds have no data. `versions` `[S]` holds the rounds' policies.

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from stellaris_jax.base.outputs import write_atomically
-from stellaris_jax.execute.executor import Parts
+from stellaris_jax.execute.executor import ExecutorInputs
 from stellaris_jax.execute.recording import Recording
 from stellaris_jax.execute.schedule import Executed, Schedule
 from stellaris_jax.execute.simulated import SimulatedExecutor
@@ -40,15 +40,15 @@ class ReplayExecutor:
     `deviations` lists the deviations of its versions from the live run's.
 
     Args:
-      parts: parts of the trainer.
+      inputs: inputs of the trainer.
       recording: the live run.
     """
 
-    def __init__(self, parts: Parts, recording: Recording):
-        self.parts, self.trace = parts, recording.trace
-        rounds = recording.rounds(parts.config)
-        self.schedule = Schedule(parts.config, parts.spec, parts.seeds, [rounds.timeline], rounds)
-        self.planned = SimulatedExecutor(parts, self.schedule)
+    def __init__(self, inputs: ExecutorInputs, recording: Recording):
+        self.inputs, self.trace = inputs, recording.trace
+        rounds = recording.rounds(inputs.config)
+        self.schedule = Schedule(inputs.config, inputs.spec, inputs.seeds, [rounds.timeline], rounds)
+        self.planned = SimulatedExecutor(inputs, self.schedule)
         self.deviations: list[Deviation] = []
 
     @property
@@ -67,7 +67,7 @@ class ReplayExecutor:
 
     def step(self, ahead: bool) -> Executed:
         """Repeat the next round, with its deviation among the metrics of its record."""
-        recorded, source = self.trace.rounds[self.schedule.round], self.parts.source
+        recorded, source = self.trace.rounds[self.schedule.round], self.inputs.source
         if recorded.opened and isinstance(source, HostSource):
             source.begin_anew()
         done = self.planned.step(ahead=False)
@@ -95,7 +95,7 @@ class ReplayExecutor:
         pass
 
     def _deviation(self, recorded: Published) -> Deviation:
-        state, ring = self.parts.members.states[0], self.parts.spec.shape.ring
+        state, ring = self.inputs.seed_states.states[0], self.inputs.spec.shape.ring
         newest = int(state.version[0])
         row = state.params[0] if recorded.version == newest else state.ring[0, ring.slot(recorded.version)]
         return Deviation(recorded.version, recorded.deviation(np.asarray(jax.device_get(row))))

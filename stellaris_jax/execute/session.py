@@ -18,7 +18,7 @@ import numpy as np
 
 from stellaris_jax.base.commands import resume_command
 from stellaris_jax.base.outputs import write_atomically
-from stellaris_jax.base.registry import place_of, register
+from stellaris_jax.base.registry import code_location, register
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.execute.plugin_checks import check_answer
@@ -226,7 +226,7 @@ class Session:
                 with suppress(SystemExit):
                     self.telemetry.rounds(self.trainer.step())
             if self.trainer.round != self.saved:
-                rounds = self.trainer.members.gather(lambda state: state.round)
+                rounds = self.trainer.seed_states.gather(lambda state: state.round)
                 if (np.asarray(rounds) == self.trainer.round).all():
                     self._save()
         with suppress(Exception):
@@ -276,14 +276,14 @@ def never_ready(trainer: Trainer) -> str | None:
     if groups == 0 or sum(usage.unready for usage in trainer.usages) < groups:
         return None
     rule = trainer.config.system.rule
-    place = place_of(register.rule[rule].ready)
+    place = code_location(register.rule[rule].ready)
     counts = f"{groups} of {groups} groups were formed only because nothing else could happen"
     return f"system.rule={rule} ({place}) never said ready: {counts}"
 
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
     """Sentence on why a finished run has no result; None if it has one."""
-    rejected = np.asarray(trainer.members.gather(lambda state: state.aggregator.rejected)).tolist()
+    rejected = np.asarray(trainer.seed_states.gather(lambda state: state.aggregator.rejected)).tolist()
     counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
     unlearned = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
     if unlearned:

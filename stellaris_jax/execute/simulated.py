@@ -9,10 +9,10 @@ from typing import NamedTuple
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.seed_states import Running
 from stellaris_jax.engine.state import EngineInputs
-from stellaris_jax.execute.executor import Executor, Parts, about
+from stellaris_jax.execute.executor import Executor, ExecutorInputs, about
 from stellaris_jax.execute.planner import Planner
 from stellaris_jax.execute.schedule import Executed, Schedule
-from stellaris_jax.sources.actors import Received
+from stellaris_jax.sources.host_actors import Received
 from stellaris_jax.timeline import Usage
 
 
@@ -38,14 +38,14 @@ class SimulatedExecutor:
     """Executor of the planner's chunks; see `stellaris_jax.execute.executor.Executor`.
 
     Args:
-      parts: parts of the trainer.
+      inputs: inputs of the trainer.
       schedule: schedule of the rounds, with timelines that can be simulated.
     """
 
-    def __init__(self, parts: Parts, schedule: Schedule):
-        self.parts, self.schedule = parts, schedule
-        self.planner = Planner(schedule, parts.plans)
-        self._can_run_ahead = not (parts.spec.host_fragments or schedule.adaptive)
+    def __init__(self, inputs: ExecutorInputs, schedule: Schedule):
+        self.inputs, self.schedule = inputs, schedule
+        self.planner = Planner(schedule, inputs.chunks)
+        self._can_run_ahead = not (inputs.spec.host_fragments or schedule.adaptive)
         self._in_flight: ChunkInFlight | None = None
 
     @property
@@ -54,13 +54,13 @@ class SimulatedExecutor:
 
     @property
     def compiled(self) -> bool:
-        return self.parts.engine.compiled_by_width.keys() >= set(self._next().widths)
+        return self.inputs.engine.compiled_by_width.keys() >= set(self._next().widths)
 
     def compile(self) -> float:
-        chunk, parts, seconds = self._next(), self.parts, 0.0
-        state, example = parts.members.states[0], parts.source.example(parts.spec.seeds)
+        chunk, inputs, seconds = self._next(), self.inputs, 0.0
+        state, example = inputs.seed_states.states[0], inputs.source.example(inputs.spec.seeds)
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
-            seconds += parts.engine.compile(EngineInputs(state, parts.members.hyper, plan, example, width))
+            seconds += inputs.engine.compile(EngineInputs(state, inputs.seed_states.hyper, plan, example, width))
         return seconds
 
     def about_next(self) -> str:
@@ -70,14 +70,14 @@ class SimulatedExecutor:
     def step(self, ahead: bool) -> Executed:
         current, self._in_flight = self._in_flight or self._begin(), None
         self._plan_ahead(current.running)
-        metrics = self.parts.members.finish(current.running)
+        metrics = self.inputs.seed_states.finish(current.running)
         now = time.perf_counter()
         self.planner.executed()
         schedule, received = self.schedule, current.received
         is_next_free = self._can_run_ahead and not schedule.finished and not schedule.is_due(schedule.round)
         if ahead and is_next_free and self.compiled:
             self._in_flight = self._begin(now)
-        self.parts.source.on_learned(received, current.chunk)
+        self.inputs.source.on_learned(received, current.chunk)
         data_versions = None if received is None else received.versions
         return Executed(current.chunk, metrics, current.before, now - current.begun, data_versions)
 
@@ -92,26 +92,26 @@ class SimulatedExecutor:
 
     def _begin(self, now: float | None = None) -> ChunkInFlight:
         """Start the next chunk, at time `now`."""
-        members, source, chunk = self.parts.members, self.parts.source, self._next()
-        _ = members.states  # initial states are compiled here at the latest, which is no training
+        seed_states, source, chunk = self.inputs.seed_states, self.inputs.source, self._next()
+        _ = seed_states.states  # initial states are compiled here at the latest, which is no training
         begun = time.perf_counter() if now is None else now
-        received = source.receive(members, chunk, self.schedule.following(chunk))
-        running = members.start(chunk, None if received is None else received.fragment)
+        received = source.receive(seed_states, chunk, self.schedule.following(chunk))
+        running = seed_states.start(chunk, None if received is None else received.fragment)
         return ChunkInFlight(chunk, received, running, self.schedule.usages, begun)
 
     def _next(self) -> Chunk:
         """Next chunk; if it has to be planned now, the device idles meanwhile."""
         begin = time.perf_counter()
-        chunk = self.planner.next(self.parts.source.actors_in_flight)
-        self.parts.counters.planning_seconds += time.perf_counter() - begin
+        chunk = self.planner.next(self.inputs.source.actors_in_flight)
+        self.inputs.counters.planning_seconds += time.perf_counter() - begin
         return chunk
 
     def _plan_ahead(self, running: Running) -> None:
         """Plan while the device is busy; if the device finishes first, the planning time counts as waiting."""
         begin = time.perf_counter()
-        self.planner.plan_ahead(self.parts.source.actors_in_flight)
+        self.planner.plan_ahead(self.inputs.source.actors_in_flight)
         if running.over:
-            self.parts.counters.planning_seconds += time.perf_counter() - begin
+            self.inputs.counters.planning_seconds += time.perf_counter() - begin
 
 
 def planner_of(executor: Executor) -> Planner:

@@ -25,12 +25,12 @@ from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates
-from stellaris_jax.execute.executor import Parts
+from stellaris_jax.execute.executor import ExecutorInputs
 from stellaris_jax.execute.executors import executor_of
 from stellaris_jax.execute.fixed import Fixed
 from stellaris_jax.execute.job import Job, check_and_prepare
 from stellaris_jax.execute.live import MakePool
-from stellaris_jax.execute.records import Accounts, Counters, Record, data_lag
+from stellaris_jax.execute.records import Accounts, Counters, Record, actor_staleness
 from stellaris_jax.execute.schedule import Executed
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints, Saved
 from stellaris_jax.runs.start import SPACES
@@ -59,7 +59,7 @@ class Trainer(Fixed):
       config: configuration as it is executed (`stellaris_jax.execute.job.as_executed`).
       schedule: rounds of the run, and who takes part in them.
       executor: carries the rounds out.
-      members: states of the seeds on the device.
+      seed_states: states of the seeds on the device.
       source: source of fragments.
       counters: totals of the run.
       stopping: event that stops the run.
@@ -84,12 +84,14 @@ class Trainer(Fixed):
         self.source = source_of(env, network, config, spec, seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, network, spec)
         states_of = SharedSeedStates if config.engine.distributed else SeedStates
-        self.members = states_of(self.engine, Hyper.of(config), seeds)
+        self.seed_states = states_of(self.engine, Hyper.of(config), seeds)
         if start is not None:
-            self.members.begin(*start)
+            self.seed_states.begin(*start)
         self.counters = Counters()
-        parts = Parts(config, spec, seeds, self.engine, self.members, self.source, self.counters, programs.plans)
-        self.executor = executor_of(parts, recording, make_pool)
+        inputs = ExecutorInputs(
+            config, spec, seeds, self.engine, self.seed_states, self.source, self.counters, programs.chunks
+        )
+        self.executor = executor_of(inputs, recording, make_pool)
         self.schedule = self.executor.schedule
         self.probe = programs.probe(config, network, spec, self.schedule.scalings[0].probe)
         self._probe_compiled = False
@@ -102,11 +104,11 @@ class Trainer(Fixed):
     @property
     def state(self) -> EngineState:
         """State of the engine, every leaf `[S, ...]`; a copy if seeds run in several blocks."""
-        return self.members.state
+        return self.seed_states.state
 
     @state.setter
     def state(self, state: EngineState) -> None:
-        self.members.state = state
+        self.seed_states.state = state
 
     @property
     def total_rounds(self) -> int:
@@ -193,7 +195,7 @@ class Trainer(Fixed):
             record["steps_per_second"] = steps * len(self.seeds) / seconds
             records.append(record)
         if done.data_versions is not None:
-            records[0]["actor_staleness"] = data_lag(chunk.rounds[0], done.data_versions)
+            records[0]["actor_staleness"] = actor_staleness(chunk.rounds[0], done.data_versions)
         records[-1] |= done.values
         return records
 
@@ -204,7 +206,7 @@ class Trainer(Fixed):
         self._probe_compiled = True
         begin = time.perf_counter()
         counts = jnp.zeros(self.spec.seeds, jnp.int32)
-        jax.block_until_ready(self.probe(self.members.hyper, self.members.states[0], jnp.int32(0), counts))
+        jax.block_until_ready(self.probe(self.seed_states.hyper, self.seed_states.states[0], jnp.int32(0), counts))
         seconds = time.perf_counter() - begin
         self.engine.compile_seconds += seconds
         return seconds
@@ -216,9 +218,10 @@ class Trainer(Fixed):
         begin = time.perf_counter()
         buffer = self.spec.shape.fragments.slot(done.chunk.rounds[0][0].index)
         counts = np.array([self.spec.minibatch_layout.count(n) for n in done.chunk.envs], np.int32)
-        probe = partial(self.probe, self.members.hyper)
+        states = self.seed_states
+        probe = partial(self.probe, states.hyper)
         values = jax.device_get(
-            self.members.each(lambda state, count: probe(state, jnp.int32(buffer), count), self.members.blocks(counts))
+            states.each(lambda state, count: probe(state, jnp.int32(buffer), count), states.blocks(counts))
         )
         seconds = time.perf_counter() - begin
         self.counters.detection_seconds += seconds
@@ -243,7 +246,7 @@ class Trainer(Fixed):
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         evaluator = self.source.evaluator(episodes)
         begin = time.perf_counter()
-        result = evaluator.over(self.members, self.round if stream is None else stream)
+        result = evaluator.over(self.seed_states, self.round if stream is None else stream)
         self.counters.wall_seconds += time.perf_counter() - begin
         return result
 
@@ -264,7 +267,7 @@ class Trainer(Fixed):
         data, source = self.metadata(), self.source.state(checkpoints.actions)
         if source is not None:
             data["host"] = source
-        checkpoints.save(self.round, Saved(self.members.state, self.source.arrays()), data)
+        checkpoints.save(self.round, Saved(self.seed_states.state, self.source.arrays()), data)
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
         """Continue from the newest intact checkpoint; returns its round.
@@ -281,13 +284,13 @@ class Trainer(Fixed):
         if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
-        self.members.state = saved.engine
+        self.seed_states.state = saved.engine
         vars(self.counters).update(asdict(Counters(**data["counters"])))
         self.schedule.restore({**data, "round": restored})
         self.executor.restart()
         self.source.restore(source, saved.host)
         if train and not self.finished:
-            self.source.resume(source, checkpoints.actions, self.members, restored, note)
+            self.source.resume(source, checkpoints.actions, self.seed_states, restored, note)
         return restored
 
     # Reporting -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
-from stellaris_jax.live.actors import Actors, HostedActors, ProgramActors, Width
+from stellaris_jax.live.actor_inputs import Actors, HostedActors, ProgramActors, Width
 from stellaris_jax.live.driver_steps import Delivered, DriverSteps, StoredFragment, StoredGradient, waves
 from stellaris_jax.live.functions import Pointer
 from stellaris_jax.live.hosts import EnvPosition
@@ -42,14 +42,14 @@ class Conductor:
 
     Args:
       config: configuration of the run.
-      programs: computations of the driver itself.
+      steps: computations of the driver itself.
       seed: seed of the run.
       position: position of the environments, if they are host environments.
     """
 
-    def __init__(self, config: Config, programs: DriverSteps, seed: int, position: EnvPosition | None = None):
-        self.config, self.programs, self.seed = config, programs, seed
-        self.spec, self.shape = programs.spec, programs.spec.shape
+    def __init__(self, config: Config, steps: DriverSteps, seed: int, position: EnvPosition | None = None):
+        self.config, self.steps, self.seed = config, steps, seed
+        self.spec, self.shape = steps.spec, steps.spec.shape
         self.depth = config.system.fragments_in_flight
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
@@ -90,7 +90,7 @@ class Conductor:
         self._record = Round(index, coordinator.clock, self.now, width.actors)
         self._trace = RoundTrace(self._record, step_scale)
         self._step_scale = step_scale
-        self._state, self._carry = self.programs.open(state)
+        self._state, self._wave_state = self.steps.open(state)
         self._coefficient = float(self._state.kl_coefficient)
         if not self._versions:
             self._hand_out_state()
@@ -117,7 +117,7 @@ class Conductor:
             self._carry_out(coordinator.on_stall(self.now))
         coordinator.remaining.pop(consumed, None)
         self._forget(consumed)
-        state, metrics = self.programs.finish(self._state, self._carry, self._episodes)
+        state, metrics = self.steps.finish(self._state, self._wave_state, self._episodes)
         metrics = jax.device_get(metrics)
         self._trace.opened = self.actors.over()
         self.usage.seconds = self.now
@@ -212,7 +212,7 @@ class Conductor:
         order[: len(drawn)] = drawn
         version, params = self._record.behaviour_version, self._pool.get(self._acting.params)
         fragment = Fragment(rolled.trajectory, params, self._normalizers, np.int32(version), rolled.carry)
-        self._state, self._episodes, samples = self.programs.collect(
+        self._state, self._episodes, samples = self.steps.collect(
             width, self._state, rolled.actor, np.int32(envs), order, fragment
         )
         self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), version)
@@ -264,7 +264,7 @@ class Conductor:
             gradient_and_metrics, gradient.peers = self._delivered.pop((gradient.fragment, gradient.minibatch))
             delivered.append(gradient_and_metrics)
         self._merge(group, delivered)
-        self._publish(self._carry)
+        self._publish(self._wave_state)
         self.usage.aggregate_busy += time.monotonic() - begin
         group.published = self.now
         fragments = [gradient.fragment for gradient in group.gradients]
@@ -273,7 +273,7 @@ class Conductor:
     def _merge(self, group: Group, delivered: Sequence[Delivered]) -> None:
         context = (self._state.loader, self._state.kl_coefficient, np.float32(self._step_scale))
         for wave, gradients, metrics in waves(self.shape, group, delivered):
-            self._carry = self.programs.aggregate(context, self._carry, wave, gradients, metrics)
+            self._wave_state = self.steps.aggregate(context, self._wave_state, wave, gradients, metrics)
 
     def _publish(self, carry: WaveCarry) -> None:
         """Publish the newest version for learners that start from now on, and drop unused old ones."""
@@ -297,11 +297,11 @@ class Conductor:
 
         The conductor has to be restored afterwards.
         """
-        pool, programs = self._pool, self.programs
+        pool, steps = self._pool, self.steps
         self.restore(self._beginning)
-        self._state, self._carry = programs.open(state)
+        self._state, self._wave_state = steps.open(state)
         self._record = Round(0, 0, 0.0, width.actors)
-        self._versions = {0: pool.put(np.asarray(jax.device_get(self._carry.params)))}
+        self._versions = {0: pool.put(np.asarray(jax.device_get(self._wave_state.params)))}
         self._roll(0, width, rehearsal=True)
         self._wait_all(self.rolls.took)
         self._collect()
@@ -314,7 +314,7 @@ class Conductor:
         group = Group([Gradient(0, 0, 0, 0)], [1.0], 0, 0.0, False, None)
         self._step_scale = 0.0
         self._merge(group, [results[0]])
-        jax.block_until_ready(programs.finish(self._state, self._carry, self._episodes))
+        jax.block_until_ready(steps.finish(self._state, self._wave_state, self._episodes))
         self._clear()
         if not self.config.platform.prewarm:
             pool.cool()
@@ -359,8 +359,8 @@ class Conductor:
 
     def _hand_out_state(self) -> None:
         """Send versions and data to processes that hold nothing of this run yet, and repeat interrupted work."""
-        clock, ring = int(self._carry.version), np.asarray(jax.device_get(self._carry.ring))
-        newest = np.asarray(jax.device_get(self._carry.params))
+        clock, ring = int(self._wave_state.version), np.asarray(jax.device_get(self._wave_state.ring))
+        newest = np.asarray(jax.device_get(self._wave_state.params))
         for version in range(max(0, clock - len(ring) + 1), clock):
             self._versions[version] = self._pool.put(ring[self.spec.shape.ring.slot(version)])
         self._versions[clock] = self._pool.put(newest)

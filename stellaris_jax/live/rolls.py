@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.live.actors import Actors, RolledFragment, Width
+from stellaris_jax.live.actor_inputs import Actors, RolledFragment, Width
 from stellaris_jax.live.hosts import NotAtPosition, Share
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 

@@ -24,8 +24,8 @@ from rich.console import Console
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import extend_path, load_plugins
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.chunk_cache import SHARED, ChunkCache
 from stellaris_jax.engine.mesh import emulate
-from stellaris_jax.engine.plans import SHARED, Plans
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.footprint import needed
 from stellaris_jax.execute.run import train_within
@@ -125,7 +125,7 @@ class Worker:
         """Train a point in its directory; points of one group share compiled programs."""
         self._relay.advanced(0, 0)
         display = PointDisplay(self._relay, 0, config.rounds, config.num_seeds)
-        programs = self._programs.get(group) or ProgramCache(Plans(SHARED))
+        programs = self._programs.get(group) or ProgramCache(ChunkCache(SHARED))
         self._programs = {group: programs}  # groups follow one another
         try:
             load_plugins(config.plugins)

@@ -9,8 +9,8 @@ from typing import TypeVar
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.machine import cores
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.chunk_cache import SHARED, ChunkCache
 from stellaris_jax.engine.evaluate import Evaluation
-from stellaris_jax.engine.plans import SHARED, Plans
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.loading import check_and_start_jax
@@ -46,7 +46,7 @@ class Population:
                 setting = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
                 raise ConfigError(f"{setting} is not possible in a Population; make one Trainer of it.")
             check_and_start_jax(config)
-        self.programs = ProgramCache(Plans(SHARED))
+        self.programs = ProgramCache(ChunkCache(SHARED))
         self.trainers = [Trainer(prepare(config), programs=self.programs) for config in configs]
 
     @property

@@ -24,7 +24,7 @@ from stellaris_jax.base.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.plans import SHARED, Plans
+from stellaris_jax.engine.chunk_cache import SHARED, ChunkCache
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute.footprint import max_concurrent_runs
@@ -224,7 +224,7 @@ class _Work:
 
     def _train(self, number: int) -> None:
         with self._lock:
-            programs = self._programs.setdefault(self._groups[number], ProgramCache(Plans(SHARED)))
+            programs = self._programs.setdefault(self._groups[number], ProgramCache(ChunkCache(SHARED)))
         config = self.configs[number]
         with run_directory(config) as run_dir:
             train_within(run_dir, config, self._shown(number), self.signals, programs)

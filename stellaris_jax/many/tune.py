@@ -30,7 +30,7 @@ from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, check_adds_nothing
-from stellaris_jax.engine.plans import SHARED, Plans
+from stellaris_jax.engine.chunk_cache import SHARED, ChunkCache
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.footprint import max_concurrent_runs
 from stellaris_jax.execute.loading import checked
@@ -117,7 +117,7 @@ class _Trials:
         self.directory, self.config, self.space, self.search = directory, config, space, search
         self.study, self.display, self.signals = study, display, signals
         self.error: BaseException | None = None
-        self._programs = ProgramCache(Plans(SHARED))
+        self._programs = ProgramCache(ChunkCache(SHARED))
         self._lock = threading.Lock()
         running = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
         self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]

@@ -134,5 +134,5 @@ def policy_of(trainer: Trainer, seed: int | None = None) -> Policy:
     if seed not in trainer.seeds:
         raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, trainer.seeds))}.")
     index = trainer.seeds.index(seed)
-    params, normalizers = jax.tree.map(lambda x: x[index], trainer.members.learned)
+    params, normalizers = jax.tree.map(lambda x: x[index], trainer.seed_states.learned)
     return Policy(trainer.network, params, normalizers, trainer.config, own_actions(trainer.env))

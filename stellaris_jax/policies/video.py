@@ -74,7 +74,7 @@ def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0)
     path = checked(path)
     theatre = _theatre(trainer.env)
     every = max(1, round(theatre.steps_per_second / MOST_FRAMES_PER_SECOND))
-    params, normalizers = jax.tree.map(lambda x: x[:1], trainer.members.learned)
+    params, normalizers = jax.tree.map(lambda x: x[:1], trainer.seed_states.learned)
     with _writer(path, theatre.steps_per_second / every) as write:
         evaluator = HostEvaluator(_Filmed(theatre, write, every), trainer.network, trainer.config, episodes=1)
         evaluations = [evaluator(params, normalizers, trainer.seeds[:1], stream + i) for i in range(episodes)]

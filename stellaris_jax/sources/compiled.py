@@ -39,7 +39,7 @@ class CompiledSource:
     def example(self, seeds: int) -> None:
         return None
 
-    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> None:
+    def receive(self, seed_states: SeedStates, chunk: Chunk, following: Following) -> None:
         return None
 
     def on_learned(self, received: Any, chunk: Chunk) -> None:
@@ -48,8 +48,8 @@ class CompiledSource:
     def evaluator(self, episodes: int) -> Evaluator:
         return self.programs.evaluator(self.config, self.env, self.network, episodes)
 
-    def timed_rollout(self, members: SeedStates) -> tuple[Callable[[], None], float]:
-        params, normalizers = jax.tree.map(lambda x: x[0], members.learned)
+    def timed_rollout(self, seed_states: SeedStates) -> tuple[Callable[[], None], float]:
+        params, normalizers = jax.tree.map(lambda x: x[0], seed_states.learned)
         envs, algorithm = self.spec.envs, self.config.algorithm
         actor = init_actor(self.env, self.network, jax.random.split(jax.random.key(0), envs))
 
@@ -77,7 +77,7 @@ class CompiledSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: SeedStates,
+        seed_states: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:

@@ -22,7 +22,7 @@ from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
-from stellaris_jax.sources.actors import Actors, Behaviour, Received
+from stellaris_jax.sources.host_actors import Actors, Behaviour, Received
 
 
 class Ahead(NamedTuple):
@@ -88,19 +88,19 @@ class HostSource:
         """Make all environments begin new episodes with the next fragment."""
         self.actors.close()
 
-    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received:
+    def receive(self, seed_states: SeedStates, chunk: Chunk, following: Following) -> Received:
         """Fragment of a round; with overlap the actors start the one after it."""
         versions = [record.behaviour_version for record in chunk.rounds[0]]
         if not self.actors.opened:
             self.open(chunk.begin)
-            members.forget_episodes()
+            seed_states.forget_episodes()
         if not self.actors.under_way:
-            behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, members, chunk)
+            behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, seed_states, chunk)
             self.actors.request(behaviour, chunk.envs)
         received = self.actors.receive()
         if self.config.env.overlap:
             # The next fragment is requested before this one is learned from, with the version at the round's beginning.
-            newest = Behaviour(versions, *jax.device_get(members.learned))
+            newest = Behaviour(versions, *jax.device_get(seed_states.learned))
             self.ahead = Ahead(newest, following.actors)
             if following.envs is not None:
                 self.actors.request(newest, following.envs)
@@ -119,8 +119,8 @@ class HostSource:
             self._evaluators[episodes] = HostEvaluator(*self._evaluator_arguments, episodes, self.stopping)
         return self._evaluators[episodes]
 
-    def timed_rollout(self, members: SeedStates) -> tuple[Callable[[], None], float]:
-        behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get(members.learned))
+    def timed_rollout(self, seed_states: SeedStates) -> tuple[Callable[[], None], float]:
+        behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get(seed_states.learned))
 
         def run() -> None:
             self.actors.request(behaviour)
@@ -180,7 +180,7 @@ class HostSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: SeedStates,
+        seed_states: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:
@@ -192,7 +192,7 @@ class HostSource:
             note(self._replay(saved, log))
         except ActionLogError as error:
             self.open(round_)
-            members.forget_episodes()
+            seed_states.forget_episodes()
             note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
@@ -214,6 +214,6 @@ class HostSource:
         return f"environments stand where they stood: {steps:,} env steps replayed in {seconds:.1f} s"
 
 
-def _behaviour(versions: list[int], members: SeedStates, chunk: Chunk) -> Behaviour:
+def _behaviour(versions: list[int], seed_states: SeedStates, chunk: Chunk) -> Behaviour:
     """Policies that roll the plan's first fragment."""
-    return Behaviour(versions, *jax.device_get((members.behaviour(chunk), members.learned[1])))
+    return Behaviour(versions, *jax.device_get((seed_states.behaviour(chunk), seed_states.learned[1])))

@@ -18,9 +18,9 @@ from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.sources.actionlog import ActionLog
-from stellaris_jax.sources.actors import Received
 from stellaris_jax.sources.compiled import CompiledSource
 from stellaris_jax.sources.host import HostSource
+from stellaris_jax.sources.host_actors import Received
 from stellaris_jax.sources.live import LiveSource
 
 Run = Callable[[], None]
@@ -45,11 +45,11 @@ class Source(Protocol):
         """Fragment of zeros for `seeds` seeds, to compile for; `None` if the engine's actors roll it."""
         ...
 
-    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received | None:
+    def receive(self, seed_states: SeedStates, chunk: Chunk, following: Following) -> Received | None:
         """Receive the data of the next chunk.
 
         Args:
-          members: states of the seeds, whose policies roll it.
+          seed_states: states of the seeds, whose policies roll it.
           chunk: chunk to execute next.
           following: round that can be prefetched.
         """
@@ -63,7 +63,7 @@ class Source(Protocol):
         """Evaluator of `episodes` episodes; cached."""
         ...
 
-    def timed_rollout(self, members: SeedStates) -> tuple[Run, float]:
+    def timed_rollout(self, seed_states: SeedStates) -> tuple[Run, float]:
         """Function that rolls fragments only for timing, and the seconds it took to compile."""
         ...
 
@@ -87,7 +87,7 @@ class Source(Protocol):
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: SeedStates,
+        seed_states: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:
@@ -96,7 +96,7 @@ class Source(Protocol):
         Args:
           saved: state that was restored.
           log: log of their actions.
-          members: states of the seeds.
+          seed_states: states of the seeds.
           round_: round of the checkpoint.
           note: reports how the environments continue.
         """

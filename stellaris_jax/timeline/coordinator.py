@@ -65,7 +65,7 @@ class Coordinator:
         # learners; idle learners whose start was refused for now.
         self.learners_by_version: dict[int, int] = {}
         self.free, self.refused = list(range(system.learners)), list[int]()
-        self._wait([])
+        self._set_queue([])
         # Most rules and policies keep the defaults, which allow everything: those need no call.
         hooks = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
         self._start_checks = [(m, getattr(m, "lasting", False)) for m, default in hooks if not _is(m, default)]
@@ -124,7 +124,7 @@ class Coordinator:
         self.clock += 1
         self.usage.updates += 1
         self._consume(fragments)
-        self._wait(self.queue)
+        self._set_queue(self.queue)
         self._ask_again()
         return self._aggregate(now)
 
@@ -176,7 +176,7 @@ class Coordinator:
         if self.refused:
             self.free, self.refused = sorted(self.free + self.refused), []
 
-    def _wait(self, gradients: list[Gradient]) -> None:
+    def _set_queue(self, gradients: list[Gradient]) -> None:
         """Replace the queue, and compute the staleness of its gradients."""
         self.queue = gradients
         self.staleness = [self.clock - gradient.version for gradient in gradients]
@@ -215,7 +215,7 @@ class Coordinator:
             (kept if keeps else lost).append(gradient)
         if not lost:
             return ()
-        self._wait(kept)
+        self._set_queue(kept)
         self._ask_again()
         self.usage.dropped += len(lost)
         self._consume(g.fragment for g in lost)
@@ -289,7 +289,7 @@ class Coordinator:
         self.learners_by_version = dict(Counter(self.running.values()))
         self.free, self.refused = [n for n in range(self.learners) if n not in self.running], []
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
-        self._wait([record_of(Gradient, g) for g in state["queue"]])
+        self._set_queue([record_of(Gradient, g) for g in state["queue"]])
         self.waiting_for_order = [record_of(Gradient, g) for g in state["early"]]
         self.computing = {g["learner"]: record_of(Gradient, g) for g in state["computing"]}
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})

@@ -39,7 +39,7 @@ class Computation:
         return -(-self.left * slowdown // ALONE)
 
 
-class Company:
+class Contention:
     """All computations under way, by learner.
 
     Args:

@@ -48,7 +48,7 @@ from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import DURATIONS, Gradient, Group, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of
-from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Computation, Contention
 from stellaris_jax.timeline.ticks import SECOND, ticks
 
 
@@ -102,7 +102,7 @@ class Timeline:
         self.actor_passing = 2 * ticks(platform.cache)
         self.failure = delays.failure
         shared = platform.contention > 0 or platform.interference > 0
-        self.company = Company(self.placement, platform.interference) if shared else None
+        self.contention = Contention(self.placement, platform.interference) if shared else None
         self.streams = {
             "learner": TickStream(delay_of(delays.learner), seed, "learner"),
             "actor": TickStream(delay_of(delays.actor), seed, "actor"),
@@ -182,8 +182,8 @@ class Timeline:
                 self._do(coordinator.on_stall(self.now), record)
             for start in coordinator.starts():
                 self._invoke(start)
-            if self.company is not None:
-                self._pace(self.company)
+            if self.contention is not None:
+                self._pace(self.contention)
         remaining.pop(consumed, None)
         spent.seconds = self.tick
         record.usage = self.usage
@@ -206,15 +206,15 @@ class Timeline:
             case FragmentLoaded():
                 self._loaded(event.fragment, record)
             case GroupAggregated():
-                if self.company is not None:
-                    del self.company.under_way[PARAMETER_FUNCTION]
+                if self.contention is not None:
+                    del self.contention.under_way[PARAMETER_FUNCTION]
                     self.forming = None
                 self._do(self.coordinator.on_publish(event.fragments, self.tick / SECOND), record)
             case ComputationBegun():
                 self._compute(event)
             case ComputationEnded():
-                assert self.company is not None, "nothing is shared"
-                del self.company.under_way[event.end.gradient.learner]
+                assert self.contention is not None, "nothing is shared"
+                del self.contention.under_way[event.end.gradient.learner]
                 if event.passing > 0:
                     self._schedule(event.passing, event.end)
                 else:
@@ -254,9 +254,9 @@ class Timeline:
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0:
                 self._schedule(duration, GroupAggregated(fragments))
-                if self.company is not None:
+                if self.contention is not None:
                     self.forming = action
-                    self.company.under_way[PARAMETER_FUNCTION] = Computation(self.tick, duration, self._order)
+                    self.contention.under_way[PARAMETER_FUNCTION] = Computation(self.tick, duration, self._order)
             else:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
@@ -273,7 +273,7 @@ class Timeline:
         start = tick + startup
         gradient.start = start / SECOND
         end = InvocationEnded(gradient, startup, start, died)
-        if self.company is None or duration <= passing or computing == 0:
+        if self.contention is None or duration <= passing or computing == 0:
             self._order += 1  # `_schedule` inlined: a call for every gradient would cost time
             heappush(self._events, (start + duration, self._order, end))
             return
@@ -286,13 +286,13 @@ class Timeline:
 
     def _compute(self, event: ComputationBegun) -> None:
         """Start the computation of a learner function that has fetched its policy."""
-        assert self.company is not None, "nothing is shared"
+        assert self.contention is not None, "nothing is shared"
         self._schedule(event.work, ComputationEnded(event.end, event.passing))
-        self.company.under_way[event.end.gradient.learner] = Computation(self.tick, event.work, self._order)
+        self.contention.under_way[event.end.gradient.learner] = Computation(self.tick, event.work, self._order)
 
-    def _pace(self, company: Company) -> None:
+    def _pace(self, contention: Contention) -> None:
         """Reschedule the ends of computations whose slowdown has just changed."""
-        for number, work, slowdown in company.changed():
+        for number, work, slowdown in contention.changed():
             left = work.paced(self.tick, slowdown)
             place = next(i for i, (_, order, _) in enumerate(self._events) if order == work.order)
             end, _, event = self._events.pop(place)
@@ -315,7 +315,7 @@ class Timeline:
             "usage": as_data(self.usage),
             "spent": as_data(self.spent),
             "forming": self.forming and as_data(self.forming),
-            "company": self.company and self.company.state(),
+            "contention": self.contention and self.contention.state(),
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
@@ -335,8 +335,8 @@ class Timeline:
         self.spent = self.coordinator.usage = Usage(**state["spent"])
         self.coordinator.restore(state)
         self.forming = record_of(Group, state["forming"]) if state["forming"] else None
-        if self.company is not None:
-            self.company.restore(state.get("company") or [])
+        if self.contention is not None:
+            self.contention.restore(state.get("contention") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
         for name, drawn in state["streams"].items():  # states of earlier versions lack newer streams

@@ -189,7 +189,7 @@ def detection(study: Study) -> list[Claim]:
             count, times = jnp.array([trainer.spec.minibatch_layout.count(16)]), []
             for _ in range(repeats):
                 begin = time.perf_counter()
-                jax.block_until_ready(trainer.probe(trainer.members.hyper, trainer.state, jnp.int32(0), count))
+                jax.block_until_ready(trainer.probe(trainer.seed_states.hyper, trainer.state, jnp.int32(0), count))
                 times.append(time.perf_counter() - begin)
             measured[name] = times
             paper = published.NITRO_DETECTION[name]

@@ -20,7 +20,7 @@ GRADIENT_BYTES = 550
 """Python's memory for a simulated gradient in bytes, its share of the group included; measured."""
 
 
-class Plans:
+class ChunkCache:
     """LRU cache of chunks that several runs execute: the first run plans a chunk, the others reuse it.
 
     Args:
