@@ -97,9 +97,9 @@ def test_what_goes_on_after_a_full_disk_says_nothing(tmp_path: Path, monkeypatch
 
 REFUSALS: dict[str, tuple[str, str]] = {
     "a damaged start": ("train_scheduler.py --out TMP/x.npz --start TMP/file", "--start=TMP/file is not a scheduler"),
-    "a sweep and a picture": ("plot.py --sweep TMP --out x.png", "--sweep stands alone"),
-    "a sweep and a timeline": ("plot.py --sweep TMP --timeline 2", "--sweep stands alone"),
-    "a sweep and a run": ("plot.py --sweep TMP runs/a", "--sweep stands alone"),
+    "a sweep and a picture": ("plot.py --sweep TMP --out x.png", "--sweep takes no other argument"),
+    "a sweep and a timeline": ("plot.py --sweep TMP --timeline 2", "--sweep takes no other argument"),
+    "a sweep and a run": ("plot.py --sweep TMP runs/a", "--sweep takes no other argument"),
     "a scheduler in /proc": ("train_scheduler.py --out /proc/x.npz", "cannot be written"),
     "a scheduler with a long name": (f"train_scheduler.py --out {'x' * 300}", "cannot be written"),
     "a calibration with a long name": (f"benchmark.py calibrate --out {'x' * 300}", "cannot be written"),

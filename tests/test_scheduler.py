@@ -104,7 +104,7 @@ def test_a_job_ends_at_its_target_and_when_its_budget_is_spent() -> None:
 def test_every_sample_is_in_one_minibatch_of_an_epoch(env: JobEnv) -> None:
     for envs in (2, 4, 6, 8):
         order, count = env._order(jax.random.key(envs), jnp.int32(envs))
-        assert int(count) == env.cut.count(envs) == envs // 2
+        assert int(count) == env.layout.count(envs) == envs // 2
         for epoch in np.split(np.asarray(order), 2):
             rows = np.sort(epoch[epoch >= 0])
             step, index = np.divmod(rows, 8)

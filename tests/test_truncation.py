@@ -199,7 +199,7 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     settings = AlgorithmConfig(name=algorithm, rollout_length=2)
 
     def loss(log_pi: jax.Array) -> Any:
-        rest = (hyper_of(settings), jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "weight")
+        rest = (hyper_of(settings)._replace(masks=({},)), jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "weight")
         inputs = LossInputs(batch, LogProb(), *rest)
         return loss_of(settings, inputs)
 
@@ -233,7 +233,7 @@ def means_and_gradient(name: str, mode: str) -> tuple[LossMetrics, np.ndarray]:
     batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros, steps=steps)
     batch = batch._replace(target_policy=log_prox[:, None])
     settings = algorithm_of(name, rollout_length=2)
-    rest = (hyper_of(settings), jnp.float32(0.0), 2)
+    rest = (hyper_of(settings)._replace(masks=({},)), jnp.float32(0.0), 2)
     numbers = Versions(jnp.int32(7), jnp.int32(3))
 
     def loss(log_pi: jax.Array) -> Any:
@@ -281,7 +281,8 @@ def test_masks_go_by_the_advantage_of_the_loss(name: str) -> None:
     batch = Samples(zeros[:, None], zeros, log_pi[:, None], log_pi, zeros, -reward, zeros, steps=steps)
     batch = batch._replace(target_policy=log_pi[:, None])
     settings = algorithm_of(name, rollout_length=2)
-    rest = (hyper_of(settings), jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "none", (Positive(),))
+    hyper = hyper_of(settings)._replace(masks=({},))
+    rest = (hyper, jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "none", (Positive(),))
     _, metrics = loss_of(settings, LossInputs(batch, LogProb(), *rest))
     kept = np.maximum(reward, 0.0)
     expected = np.mean(kept * -log_pi) if name == "impala" else -np.mean(kept)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf, flag_override
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import PLACES, Place
@@ -65,6 +66,9 @@ def new_keys(key: str, names: Names) -> list[str]:
 
 def accept_old(node: DictConfig) -> None:
     """Let a tree of the schema hold old keys until `take_old`."""
+    # Imported late, because an exported policy is loaded without OmegaConf.
+    from omegaconf import DictConfig, OmegaConf, flag_override
+
     for key in OLD:
         section = OmegaConf.select(node, key.partition(".")[0])
         with flag_override(section, "struct", False):
@@ -73,6 +77,8 @@ def accept_old(node: DictConfig) -> None:
 
 def take_old(node: Any) -> dict[str, Any]:
     """Remove old keys from a tree, and return their options by old dotted keys."""
+    from omegaconf import DictConfig, OmegaConf, flag_override
+
     taken: dict[str, Any] = {}
     for key in OLD:
         section = OmegaConf.select(node, key.partition(".")[0])
