@@ -49,6 +49,19 @@ def test_a_chunk_that_failed_is_the_next_one_still(monkeypatch: pytest.MonkeyPat
     assert np.asarray(broken.state.params).tobytes() == np.asarray(whole.state.params).tobytes()
 
 
+def test_a_measurement_that_fails_leaves_its_round_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint may say that the round is over, since its record and its measurements are lost."""
+    broken = trainer("scaling=nitro", "scaling.budget=1")
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(broken.measurements, "take", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        broken.step()
+    assert broken.round == 0 and broken.usages[0].gradients == 0
+
+
 def test_planning_ahead_is_no_part_of_what_is_saved() -> None:
     """The timelines are ahead of the run by a chunk; what a checkpoint gets is where the run stands."""
     one = trainer()

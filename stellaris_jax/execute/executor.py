@@ -10,6 +10,7 @@ from stellaris_jax.engine.chunk_cache import ChunkCache
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.execute.measurements import Measurements
 from stellaris_jax.execute.records import Counters
 from stellaris_jax.execute.schedule import Executed, Schedule
 from stellaris_jax.sources.source import Source
@@ -25,6 +26,7 @@ class ExecutorInputs(NamedTuple):
       engine: compiled program.
       seed_states: states of all seeds.
       source: source of fragments.
+      measurements: measurements of the scaling rule.
       counters: totals of the run, which the executor adds to.
       chunks: cache of chunks, shared with other runs.
     """
@@ -35,6 +37,7 @@ class ExecutorInputs(NamedTuple):
     engine: Engine
     seed_states: SeedStates
     source: Source
+    measurements: Measurements
     counters: Counters
     chunks: ChunkCache
 

@@ -55,6 +55,8 @@ def prepare(config: Config) -> Job:
       ConfigError: a named run cannot be read or does not fit, a plug-in returns what training cannot use, the machine
         has too little memory, or the processes of a distributed run have different configurations.
     """
+    if config.engine.distributed:
+        check_same(config)  # first, so that all processes refuse alike
     recording = Recording.of(config) if config.executor == "replay" else None
     config = as_executed(config, recording)
     env = from_config(config.env)
@@ -64,8 +66,6 @@ def prepare(config: Config) -> Job:
     spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
     if spec.host_fragments:
         _check_hosted(config)
-    if config.engine.distributed:
-        check_same(config)
     seeds = list(range(config.seed, config.seed + config.num_seeds))
     return Job(config, env, network, seeds, spec, recording, start_of(config, network))
 

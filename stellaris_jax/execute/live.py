@@ -85,8 +85,9 @@ class LiveExecutor:
             computed=[sum(len(group.gradients) for group in round_.groups) + len(round_.dropped)],
             timelines=[conductor.state()],
         )
+        probes = self.inputs.measurements.take(chunk)
         schedule.advance(chunk)
-        return Executed(chunk, metrics, before, time.perf_counter() - begin)
+        return Executed(chunk, metrics, before, time.perf_counter() - begin, probes)
 
     def restart(self) -> None:
         self.conductor.restore(deepcopy(self.schedule.states[0]))

@@ -44,6 +44,7 @@ class Executed(NamedTuple):
       metrics: metrics of the rounds, NumPy arrays `[R, S]`.
       before: `[S]`, usage before the rounds.
       seconds: real seconds that they took, without compilation.
+      probes: `[S]`, measurements that the scaling rules requested; empty without any.
       data_versions: `[S]`, versions of the policies that rolled data from the host; `None` as the rounds say.
       values: further values of the last round's record.
     """
@@ -52,6 +53,7 @@ class Executed(NamedTuple):
     metrics: RoundMetrics
     before: list[Usage]
     seconds: float
+    probes: list[list[float]]
     data_versions: list[int] | None = None
     values: Mapping[str, Any] = MappingProxyType({})
 
@@ -178,19 +180,14 @@ class Schedule:
         """Move to the end of an executed chunk."""
         self.round, self.states = chunk.end, chunk.timelines
 
-    def observe(self, done: Executed, probes: list[list[float]]) -> None:
-        """Pass executed rounds to every seed's scaling rule.
-
-        Args:
-          done: the rounds.
-          probes: `[S]`, measurements that the rules requested, taken after the rounds; empty without any.
-        """
+    def observe(self, done: Executed) -> None:
+        """Pass executed rounds to every seed's scaling rule."""
         before = done.before
         for r, row in enumerate(done.chunk.rounds if self.adaptive else ()):
             costs = self.accounts.money([round_.usage for round_ in row])["cost_usd"]
             for s, (scaling, round_) in enumerate(zip(self.scalings, row, strict=True)):
                 if not scaling.finished:
-                    probe = tuple(probes[s]) if probes else ()
+                    probe = tuple(done.probes[s]) if done.probes else ()
                     scaling.observe(_summary(round_, done.metrics, (r, s), before[s], costs[s], probe))
             before = [round_.usage for round_ in row]
 

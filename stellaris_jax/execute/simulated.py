@@ -45,7 +45,8 @@ class SimulatedExecutor:
     def __init__(self, inputs: ExecutorInputs, schedule: Schedule):
         self.inputs, self.schedule = inputs, schedule
         self.planner = Planner(schedule, inputs.chunks)
-        self._can_run_ahead = not (inputs.spec.host_fragments or schedule.adaptive)
+        measures = inputs.measurements.probe is not None
+        self._can_run_ahead = not (inputs.spec.host_fragments or schedule.adaptive or measures)
         self._in_flight: ChunkInFlight | None = None
 
     @property
@@ -71,6 +72,7 @@ class SimulatedExecutor:
         current, self._in_flight = self._in_flight or self._begin(), None
         self._plan_ahead(current.running)
         metrics = self.inputs.seed_states.finish(current.running)
+        probes = self.inputs.measurements.take(current.chunk)
         now = time.perf_counter()
         self.planner.executed()
         schedule, received = self.schedule, current.received
@@ -79,7 +81,7 @@ class SimulatedExecutor:
             self._in_flight = self._begin(now)
         self.inputs.source.on_learned(received, current.chunk)
         data_versions = None if received is None else received.versions
-        return Executed(current.chunk, metrics, current.before, now - current.begun, data_versions)
+        return Executed(current.chunk, metrics, current.before, now - current.begun, probes, data_versions)
 
     def restart(self) -> None:
         self.planner.restart()

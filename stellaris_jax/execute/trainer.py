@@ -9,15 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
@@ -30,6 +26,7 @@ from stellaris_jax.execute.executors import executor_of
 from stellaris_jax.execute.fixed import Fixed
 from stellaris_jax.execute.job import Job, check_and_prepare
 from stellaris_jax.execute.live import MakePool
+from stellaris_jax.execute.measurements import Measurements
 from stellaris_jax.execute.records import Accounts, Counters, Record, actor_staleness
 from stellaris_jax.execute.schedule import Executed
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints, Saved
@@ -88,13 +85,14 @@ class Trainer(Fixed):
         if start is not None:
             self.seed_states.begin(*start)
         self.counters = Counters()
+        self.probe = programs.probe(config, network, spec, register.scaling[config.scaling.rule].probe)
+        self.measurements = Measurements(self.probe, spec, self.seed_states, self.counters)
         inputs = ExecutorInputs(
-            config, spec, seeds, self.engine, self.seed_states, self.source, self.counters, programs.chunks
-        )
+            config, spec, seeds, self.engine, self.seed_states, self.source, self.measurements, self.counters,
+            programs.chunks,
+        )  # fmt: skip
         self.executor = executor_of(inputs, recording, make_pool)
         self.schedule = self.executor.schedule
-        self.probe = programs.probe(config, network, spec, self.schedule.scalings[0].probe)
-        self._probe_compiled = False
 
     @property
     def accounts(self) -> Accounts:
@@ -149,7 +147,12 @@ class Trainer(Fixed):
 
     def compile(self) -> float:
         """Compile for the next rounds now instead of in `step`; returns the seconds, 0 if compiled."""
-        return 0.0 if self.compiled else self.executor.compile() + self._compile_probe()
+        if self.compiled:
+            return 0.0
+        seconds = self.executor.compile()
+        measuring = self.measurements.compile()
+        self.engine.compile_seconds += measuring
+        return seconds + measuring
 
     def step(self, ahead: bool = False) -> list[Record]:
         """Train one chunk of rounds; returns one record per round (see `stellaris_jax.telemetry`).
@@ -162,12 +165,9 @@ class Trainer(Fixed):
             return []
         if not self.under_way:
             self.compile()
-        done = self.executor.step(ahead and self.probe is None)
-        probes, seconds = self._measure(done)
-        records = self._records(done, done.seconds + seconds)
-        self.schedule.observe(done, probes)
-        if probes:
-            records[0]["per_seed"]["probe"] = probes
+        done = self.executor.step(ahead)
+        records = self._records(done)
+        self.schedule.observe(done)
         return records
 
     def run(self, rounds: int | None = None) -> list[Record]:
@@ -178,11 +178,11 @@ class Trainer(Fixed):
             records += self.step(ahead=self.round + self.schedule.size(self.round) < end)
         return records
 
-    def _records(self, done: Executed, seconds: float) -> list[Record]:
-        """Records of rounds that took `seconds`."""
+    def _records(self, done: Executed) -> list[Record]:
+        """Records of executed rounds."""
         counters, accounts, chunk = self.counters, self.accounts, done.chunk
-        counters.train_seconds += seconds
-        counters.wall_seconds += seconds
+        counters.train_seconds += done.seconds
+        counters.wall_seconds += done.seconds
         usages = [round_.usage for round_ in chunk.rounds[-1]]
         steps = accounts.env_steps(usages) - accounts.env_steps(done.before)
         records = []
@@ -192,40 +192,14 @@ class Trainer(Fixed):
             record = accounts.timeline(row, chunk.factors[r], counters.computed)
             per_seed = record["per_seed"] | learning["per_seed"]
             record |= learning | {"wall_seconds": counters.wall_seconds, "per_seed": per_seed}
-            record["steps_per_second"] = steps * len(self.seeds) / seconds
+            record["steps_per_second"] = steps * len(self.seeds) / done.seconds
             records.append(record)
         if done.data_versions is not None:
             records[0]["actor_staleness"] = actor_staleness(chunk.rounds[0], done.data_versions)
+        if done.probes:
+            records[0]["per_seed"]["probe"] = done.probes
         records[-1] |= done.values
         return records
-
-    def _compile_probe(self) -> float:
-        """Compile the scaling rule's probe; returns the seconds it took, 0 if there is nothing to compile."""
-        if self.probe is None or self._probe_compiled:
-            return 0.0
-        self._probe_compiled = True
-        begin = time.perf_counter()
-        counts = jnp.zeros(self.spec.seeds, jnp.int32)
-        jax.block_until_ready(self.probe(self.seed_states.hyper, self.seed_states.states[0], jnp.int32(0), counts))
-        seconds = time.perf_counter() - begin
-        self.engine.compile_seconds += seconds
-        return seconds
-
-    def _measure(self, done: Executed) -> tuple[list[list[float]], float]:
-        """Measurements of the scaling rule on each seed's last fragment, empty if it needs none; and their seconds."""
-        if self.probe is None:
-            return [], 0.0
-        begin = time.perf_counter()
-        buffer = self.spec.shape.fragments.slot(done.chunk.rounds[0][0].index)
-        counts = np.array([self.spec.minibatch_layout.count(n) for n in done.chunk.envs], np.int32)
-        states = self.seed_states
-        probe = partial(self.probe, states.hyper)
-        values = jax.device_get(
-            states.each(lambda state, count: probe(state, jnp.int32(buffer), count), states.blocks(counts))
-        )
-        seconds = time.perf_counter() - begin
-        self.counters.detection_seconds += seconds
-        return np.concatenate(values).tolist(), seconds
 
     def write(self, run_dir: Path) -> None:
         """Write files of the executor about the rounds since the last call, such as the trace of a live run."""
