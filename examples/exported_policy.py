@@ -14,7 +14,7 @@ from stellaris_jax import export_policy, load_policy
 
 
 def play(env, policy, seed):
-    """What an episode returns."""
+    """Return of an episode."""
     (obs, _), total, over = env.reset(seed=seed), 0.0, False
     while not over:
         obs, reward, terminated, truncated, _ = env.step(np.asarray(policy(obs)))

@@ -71,14 +71,14 @@ _functions_of = cache(Functions)
 
 
 def functions_of(config: Config) -> Functions:
-    """Those of a configuration, which it shares with others that do not differ in what they compute."""
+    """Functions of a configuration, shared with others that compute the same."""
     other = Config()
     same = {name: getattr(other, name) for name in ("live", "checkpoint", "evaluation", "platform", "total_steps")}
     return _functions_of(config.replace(same))
 
 
 class SharedParts(DriverSteps):
-    """What drivers compute, compiled once for runs of one engine and the same numbers."""
+    """Steps of drivers, compiled once for runs of one engine and the same numbers."""
 
     known: ClassVar[dict[Any, DriverSteps]] = {}
 

@@ -47,7 +47,7 @@ def correction(name: str, **options: float) -> Correction:
 
 
 def metrics(ess: Any = 1.0) -> LossMetrics:
-    """Of gradients whose minibatches have this effective sample size."""
+    """Factors of gradients whose minibatches have this effective sample size."""
     zeros, ess = jnp.zeros(L), jnp.broadcast_to(jnp.asarray(ess, jnp.float32), L)
     return LossMetrics(*[zeros] * 6, ratio=jnp.ones(L), ratio_square=1.0 / ess)
 

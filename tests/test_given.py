@@ -1,4 +1,4 @@
-"""What a command line says by itself, beside the presets it chooses."""
+"""Keys that a command line sets itself, beside those of its presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What truncation costs in forward passes, and what a table of log-probabilities could save of them."""
+"""Forward passes of truncation, and how many a table of log-probabilities would save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run records, beside what happened: the step size, and how often the gate was escaped."""
+"""Records of a run against its events: step size, and number of gate escapes."""
 
 from __future__ import annotations
 

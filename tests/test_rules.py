@@ -92,7 +92,7 @@ SHARES = {
     0.96: {1: 0.96, 2: 0.9216, 3: 0.884736, 11: 0.6382393306},
     0.8: {1: 0.8, 2: 0.64, 3: 0.512, 11: 0.08589934592},
 }
-"""What is left of the largest staleness in rounds 1, 2, 3 and 11, by the decay."""
+"""Gate in rounds 1, 2, 3 and 11 as a share of the largest staleness, by decay."""
 
 
 @examples
@@ -213,7 +213,7 @@ def test_weights_follow_equation_4() -> None:
 
 
 def test_a_weight_too_small_to_be_told_from_an_empty_place() -> None:
-    """Of 32 bits little is left of exp(-1000), but the gradient has been learned from, and is counted."""
+    """exp(-1000) is next to nothing in 32 bits, but the gradient was learned from and is counted."""
     timeline = simulate("async", weights="exponential", rate=1000.0, learner=HEAVY)
     weights = [weight for record in advance(timeline, 3) for group in record.groups for weight in group.weights]
     assert min(weights) == pytest.approx(1e-30) and max(weights) == 1.0

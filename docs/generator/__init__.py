@@ -11,7 +11,7 @@ from pathlib import Path
 from generator import configuration, drawing, methods, reference, repository
 
 FOLDERS = ("methods", "reference", "results", "project", "drawings")
-"""Of `docs/`: what is in them is made here, and nothing else is."""
+"""Generator of the pages that `docs/` makes of the code and of `results/`."""
 
 
 def pages() -> dict[str, str]:

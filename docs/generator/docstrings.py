@@ -28,7 +28,7 @@ def line(text: str) -> str:
 
 
 def first_paragraph(thing: Any) -> str:
-    """What a docstring begins with, on one line."""
+    """First sentence of a docstring, on one line."""
     return line((inspect.getdoc(thing) or "").partition("\n\n")[0])
 
 

@@ -53,7 +53,7 @@ NEEDED = {
     "measured": "delays.learner.options.table=[0.1,0.2]",
     "trace": "delays.log=examples/cluster/jobs.jsonl",
 }
-"""What a command that names one of these cannot do without."""
+"""Settings that a command needs if it names one of these."""
 
 
 def pages() -> dict[str, str]:
@@ -67,7 +67,7 @@ def pages() -> dict[str, str]:
 
 
 def ours(kind: str) -> list[tuple[str, Any]]:
-    """What the package registers itself, without the plug-ins of whoever builds the site."""
+    """Objects that the package registers, without plug-ins of the machine that builds the site."""
     return [(name, thing) for name, thing in register[kind].items() if thing.__module__.startswith("stellaris_jax.")]
 
 
@@ -79,7 +79,7 @@ def table(kind: str) -> str:
 
 
 def page(kind: str, name: str, thing: Any) -> str:
-    """What is known of a method."""
+    """Page of a method."""
     sort = SORTS[kind]
     parts = [f"# `{name}`", f"{sort.what.capitalize()}, {{confval}}`{sort.key}`.", markdown(thing)]
     if options_of(thing):
@@ -152,7 +152,7 @@ def _presets(sort: Sort, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _cost(kind: str, name: str) -> str:
-    """What a gradient takes, measured, beside pure asynchrony under PPO."""
+    """Measured seconds of a gradient, beside pure asynchrony under PPO."""
     ratios = json.loads(COSTS.read_text())["result"]["ratio_to_async"] if COSTS.is_file() else {}
     if kind not in ("algorithm", "mask", "correction") or name not in ratios:
         return ""
@@ -163,7 +163,7 @@ def _cost(kind: str, name: str) -> str:
 
 
 def _results(kind: str, name: str) -> Iterator[str]:
-    """What `reproduce map` found of it beside pure asynchrony, as far as that has been made."""
+    """Results of `reproduce map` beside pure asynchrony, as far as there are any."""
     called = on_the_map(kind, name)
     claims = []
     for path in sorted(MAP.glob("claims_*.csv")):
@@ -185,7 +185,7 @@ def on_the_map(kind: str, name: str) -> dict[str, tuple[str, ...]]:
 
 
 def _set(sort: Sort, overrides: tuple[str, ...]) -> Any:
-    """What a key comes to by overrides, single ones before presets; its default where none sets it."""
+    """Value of a key after overrides, single ones before presets; its default if none sets it."""
     section, *keys = sort.key.split(".")
     found = attrgetter(sort.key)(Config())
     for word in overrides:

@@ -1,4 +1,4 @@
-"""What gymnasium environments must return from `reset` and `step`, with a sentence for each return that is wrong.
+"""Checks of what gymnasium environments return from `reset` and `step`, with a sentence for each wrong return.
 
 The processes of `vectorization_mode=async` get this module by its code. So it imports the rest of the package only
 where something is wrong.

@@ -56,7 +56,7 @@ def suggest(name: str, options: Collection[str]) -> str:
 
 
 def retold(error: BaseException) -> str:
-    """What an error of somebody else's code says, on one line, and not too long a one."""
+    """Message of an error of somebody else's code, on one line of bounded length."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
     return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
 

@@ -1,4 +1,4 @@
-"""What an environment must declare, and the shapes and dtypes it must have, with a sentence for each that is wrong.
+"""Checks of an environment's attributes, shapes and dtypes, with a sentence for each that is wrong.
 
 `check_declared` reads attributes, and `check_traced` has JAX look at shapes without computing anything: both run when
 an environment is made. `stellaris_jax.envs.check` plays episodes as well.
