@@ -15,6 +15,7 @@ from settings import complaint
 from sweeps import SMALL, records
 
 from stellaris_jax import Config, load_config
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config import old_options
 from stellaris_jax.config.compose import compose_config, load_sweep
@@ -23,7 +24,7 @@ from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.many.space import Space
-from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.telemetry.integrity import run_identity, settings_digest
 
 
@@ -84,6 +85,9 @@ def test_new_keys_warn_of_nothing() -> None:
         (["algorithm.options.tv_bound=0.1"], "algorithm.mask_options.dppo.tv_bound belongs to algorithm.masks=[dppo]"),
         (["system=ssp", "system.options.s=-1"], "system.rule_options.s must be at least 0"),
         (["system.options=3"], "system.options must be a mapping, not 3."),
+        (["run.loggers=[csv]", "run.options.nope=1"], "run.options.nope is not an option of run.loggers=[csv]."),
+        (["run.loggers=[]", "run.options.nope=1"], "run.options.nope is not an option of run.loggers=[]."),
+        (["algorithm.masks=[nope]", "algorithm.options.foo=1"], "algorithm.masks must be some of icepop, dppo, "),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -122,6 +126,30 @@ def test_the_old_mapping_of_a_system_is_still_read() -> None:
     config = load_config(["system=parallax"])
     with pytest.warns(FutureWarning, match="rule_options"):
         assert config.system.options == {"trust_kl": 0.01}
+
+
+def test_the_old_mapping_of_loggers_is_still_read() -> None:
+    config = Config().replace({"run.logger_options": {"wandb": {"project": "mine"}, "mlflow": {"experiment": "one"}}})
+    with pytest.warns(FutureWarning, match="logger_options"):
+        assert config.run.options == {"project": "mine", "experiment": "one"}
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (
+            "system.options.decay",
+            "system.options.decay stands below the key of its owner now: system.rule_options, system.weight_options, "
+            "system.admission_options or system.correction_options.",
+        ),
+        ("run.options.project", "run.options.project stands below the key of its owner now: run.logger_options."),
+        ("run.options", "run.options stands below the key of its owner now: run.logger_options."),
+    ],
+)
+def test_replace_names_the_new_keys(key: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Config().replace({key: 0.5})
+    assert str(refused.value) == told
 
 
 # Stored runs ---------------------------------------------------------------------------------------------------------
@@ -198,6 +226,52 @@ def test_old_keys_of_a_resumed_run(trained: Path, monkeypatch: pytest.MonkeyPatc
         assert config.run.logger_options == {"test_told": {"project": "mine"}}
     finally:
         del register.logger._entries["test_told"]
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("override", ["system.options.c=1", "system.options={c: 1}"])
+def test_old_keys_that_cannot_change_in_a_resumed_run(
+    trained: Path, tmp_path: Path, checkpoint: bool, override: str
+) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    if not checkpoint:
+        shutil.rmtree(run_dir / "checkpoints")
+    told = complaint(f"resume={run_dir}", override)
+    assert "cannot change when a run is resumed" in told and told.startswith("system.options")
+
+
+def test_runs_are_opened_with_old_keys(trained: Path) -> None:
+    with pytest.warns(FutureWarning, match=r"system\.options\.c is called system\.rule_options\.c now"):
+        trainer = open_run(trained, {"system.options.c": 2})
+    assert trainer.config.system.rule_options["c"] == 2
+    trainer.close()
+
+
+def test_new_keys_of_a_stored_file_win_over_old_ones() -> None:
+    tree = old_tree(load_config(["system=softsync", "system.corrections=[kl_gate]", "algorithm.masks=[dppo]"]))
+    tree["system"] |= {"options": {"c": 2, "root": 2, "trust_kl": 0.1}, "rule_options": {"c": 3}}
+    tree["system"]["correction_options"] = {"kl_gate": {"trust_kl": 0.2}}
+    tree["algorithm"]["mask_options"] = {"dppo": {"tv_bound": 0.3}}
+    tree["run"]["logger_options"] = {"unheard": {"project": "mine"}}
+    new = old_options.migrated(tree)
+    assert new["system"]["rule_options"] == {"c": 3} and new["system"]["weight_options"] == {"root": 2}
+    assert new["system"]["correction_options"] == {"kl_gate": {"trust_kl": 0.2}}
+    assert new["algorithm"]["mask_options"]["dppo"]["tv_bound"] == 0.3
+    assert new["run"]["logger_options"] == {"unheard": {"project": "mine"}}
+    tree["system"]["rule_options"] = 3
+    assert old_options.migrated(tree)["system"]["rule_options"] == 3, "refused later, by its key"
+
+
+def test_options_of_the_data_loader_that_are_not_stored_have_their_defaults(tmp_path: Path) -> None:
+    """Earlier versions stored them as they were given."""
+    config = load_config(["delays.loader.kind=lognormal", "delays.loader.seconds=1"])
+    runs = []
+    for name, options in {"old": {}, "foreign": {"alpha": 2.0}, "new": {"sigma": 0.5}, "other": {"sigma": 1}}.items():
+        (tmp_path / name).mkdir()
+        changed = plain(config.replace({"delays.loader.options": options}))
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
+        runs.append(read_run(tmp_path / name))
+    assert [len(group.runs) for group in group_replicates(runs)] == [3, 1]
 
 
 def test_options_of_a_plugin_that_is_not_imported(tmp_path: Path) -> None:

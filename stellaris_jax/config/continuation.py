@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import plugin_path
-from stellaris_jax.config.old_options import OLD, take_old, with_old
+from stellaris_jax.config.old_options import take_old, with_old
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
@@ -27,6 +27,8 @@ RESUMABLE = (
     "live",
 )  # fmt: skip
 """Keys, and groups of keys, that may change when a run is resumed."""
+OLD_RESUMABLE = "run.options"
+"""Old key of options that may change, too: loggers' own."""
 
 
 def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
@@ -85,7 +87,7 @@ def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Conf
         if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
             trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
             continue
-        if not any(key == free or key.startswith(f"{free}.") for free in (*RESUMABLE, *OLD)):
+        if not any(key == free or key.startswith(f"{free}.") for free in (*RESUMABLE, OLD_RESUMABLE)):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         update(node, override)
     keys = keys_of(overrides) - {"plugins"}

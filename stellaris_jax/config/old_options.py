@@ -8,13 +8,14 @@ object that has it. Stored runs are converted silently. Keys that a user gives w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import PLACES, Place
 from stellaris_jax.config.schema import Knob
@@ -38,7 +39,7 @@ def _owners(old: str, option: str, names: Names) -> list[tuple[Place, str]]:
     """Objects that get an option of an old key: the named ones that have it, else all registered ones that have it.
 
     An option that none of the named objects has is perhaps of one whose plug-in is not imported. An option of no object
-    gets the first place, so that it is reported there.
+    gets the first place and an empty name, so that it is reported there.
     """
     places = _places(old)
     named = [(place, name) for place in places for name in names(place)]
@@ -105,8 +106,7 @@ def with_old(config: Config, old: Mapping[str, Any], given: Collection[str]) -> 
     """
     names = _names(config)
     old = {**old, **{f"{SHARED}.{name}": value for name, value in config.algorithm.options.items()}}
-    moved = {key: new for key in old if (new := new_keys(key, names)) != [key]}
-    _warn(moved)
+    moved = _moved(old, config)
     own = {name: value for name, value in config.algorithm.options.items() if f"{SHARED}.{name}" not in moved}
     values = {key: old[was] for was, new in moved.items() for key in new if key not in given}
     return config.replace({SHARED: own, **values}), {key for was in given for key in new_keys(was, names)}
@@ -119,10 +119,20 @@ def renamed(values: Mapping[str, Any], config: Config) -> dict[str, Any]:
       values: values by dotted keys.
       config: configuration that they change.
     """
-    names = _names(config.replace({key: value for key, value in values.items() if new_keys(key, _none) == [key]}))
-    moved = {key: new for key in values if (new := new_keys(key, names)) != [key]}
-    _warn(moved)
+    changed = config.replace({key: value for key, value in values.items() if new_keys(key, _none) == [key]})
+    moved = _moved(values, changed)
     return {new: value for key, value in values.items() for new in moved.get(key, [key])}
+
+
+def _moved(keys: Iterable[str], config: Config) -> dict[str, list[str]]:
+    """New keys by old ones, with a warning. Raises ConfigError for an option that no object of a list has."""
+    moved = {key: new for key in keys if (new := new_keys(key, _names(config))) != [key]}
+    for key, new in moved.items():
+        for place in PLACES:
+            if place.listed and new[0].startswith(f"{place.options_key('')}."):
+                raise ConfigError(f"{key} is not an option of {place.in_words(config)}.")
+    _warn(moved)
+    return moved
 
 
 def _names(config: Config) -> Callable[[Place], tuple[str, ...]]:
@@ -136,7 +146,7 @@ def _none(place: Place) -> tuple[str, ...]:
 def _warn(moved: Mapping[str, list[str]]) -> None:
     if moved and not _warned:
         _warned.append(", ".join(f"{key} is called {' and '.join(new)} now" for key, new in moved.items()))
-        warnings.warn(f"{_warned[0]}; the next release drops the old keys.", FutureWarning, stacklevel=4)
+        warnings.warn(f"{_warned[0]}; the next release drops the old keys.", FutureWarning, stacklevel=5)
 
 
 _warned: list[str] = []
@@ -149,6 +159,7 @@ _warned: list[str] = []
 def migrated(node: dict[str, Any]) -> dict[str, Any]:
     """Stored configuration, as plain data, in the present layout; the same data if it is in that layout.
 
+    An option that stands below its new key, too, has the value of that key.
     No plug-in is imported, so objects of plug-ins get the options that no other object has; see `corrected`.
     """
     if not _is_old(node):
@@ -169,8 +180,19 @@ def migrated(node: dict[str, Any]) -> dict[str, Any]:
         for option, value in options.items():
             for place, name in _owners(old, option, names):
                 given = own[place.options.rpartition(".")[2]]
-                (given.setdefault(name, {}) if place.listed else given)[option] = value
+                (given.setdefault(name, {}) if place.listed and name else given)[option] = value
+        for place in _places(old):
+            leaf = place.options.rpartition(".")[2]
+            if leaf != "options" and leaf in node[section]:
+                own[leaf] = _merged(own[leaf], node[section][leaf])
     return new
+
+
+def _merged(value: Any, over: Any) -> Any:
+    """Nested mappings in one; where both have a value, the second one's."""
+    if not (isinstance(value, dict) and isinstance(over, dict)):
+        return over
+    return value | {key: _merged(value.get(key), element) for key, element in over.items()}
 
 
 def _options(node: Mapping[str, Any], key: str) -> dict[str, Any] | None:

@@ -131,17 +131,22 @@ def check_options(config: Config) -> None:
     for place in PLACES:
         knobs()[place.options].check(attrgetter(place.options)(config))
         if place.listed:
-            _check_names(place, attrgetter(place.options)(config))
+            _check_names(place, config)
         for owner in place.owners(config):
             for option, value in owner.given.items():
                 _check(place, owner, option, value)
 
 
-def _check_names(place: Place, options: dict[str, Any]) -> None:
-    """Raise ConfigError unless all options of a list stand below the names of objects."""
-    for name, given in options.items():
+def _check_names(place: Place, config: Config) -> None:
+    """Raise ConfigError unless all options of a list stand below the names of objects.
+
+    Unknown names in the list itself are skipped, since another check reports them.
+    """
+    for name, given in attrgetter(place.options)(config).items():
         key = f"{place.options}.{name}"
         if name not in place.kind:
+            if name in place.names(config):
+                continue
             raise unknown_key(key)
         if not isinstance(given, dict):
             raise ConfigError(f"{key} must be a mapping of the options of {name}, not {shown(given)}.")

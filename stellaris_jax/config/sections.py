@@ -347,6 +347,12 @@ class RunConfig(Section):
     )
     progress: bool = knob(True, "live progress display; false prints one line per evaluation")
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of all loggers in one mapping, as plug-ins read them before the next release."""
+        warn_renamed("config.run.options", "config.run.logger_options")
+        return {name: value for own in self.logger_options.values() for name, value in own.items()}
+
 
 @dataclass(frozen=True)
 class LiveConfig(Section):

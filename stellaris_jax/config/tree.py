@@ -76,7 +76,8 @@ class Config(Section):
         >>> config.algorithm.gamma, config.env.kwargs, config.algorithm.epochs
         (0.9, {'backend': 'spring'}, 4)
 
-        Raises ConfigError for a key that the schema does not have; values are checked when they are used.
+        Raises ConfigError for a key that the schema does not have, old keys included; values are checked when they are
+        used.
         """
         tree: Any = self
         for key, value in values.items():
@@ -100,9 +101,20 @@ def _replaced(node: Any, path: list[str], value: Any, key: str) -> Any:
     if isinstance(node, dict):
         return {**node, name: _replaced(node.get(name, {}), rest, value, key) if rest else value}
     if not is_dataclass(node) or name not in {entry.name for entry in fields(node)}:
-        raise ConfigError(f"{key} is not a config key{did_you_mean(key, knobs())}")
+        raise _no_key(key)
     changed = _replaced(getattr(node, name), rest, value, key) if rest else value
     return replace(node, **{name: changed})  # type: ignore[type-var]
+
+
+def _no_key(key: str) -> ConfigError:
+    """Error for a key that the schema does not have; for an old key of options, with the new ones."""
+    section, _, rest = key.partition(".")
+    own = [name for name in knobs() if name.startswith(f"{section}.") and name.endswith("_options")]
+    if own and rest.partition(".")[0] == "options":
+        *others, last = own
+        keys = f"{', '.join(others)} or {last}" if others else last
+        return ConfigError(f"{key} stands below the key of its owner now: {keys}.")
+    return ConfigError(f"{key} is not a config key{did_you_mean(key, knobs())}")
 
 
 @cache

@@ -48,7 +48,6 @@ from stellaris_jax.config.downloads import downloads
 from stellaris_jax.config.env_texts import JOB
 from stellaris_jax.config.old_options import corrected
 from stellaris_jax.config.schema import LONGEST, shown
-from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 
 VARIABLE = "STELLARIS_JAX_TRUST"
@@ -169,6 +168,9 @@ def admit(
             _record(text, item)
     if any(item.is_pending and not item.connects and not item.name.endswith(".py") for item in named):
         _leave_caches_alone()
+    # Imported late, because an exported policy is loaded without YAML and OmegaConf, and its loader imports this file.
+    from stellaris_jax.config.stored import read_yaml
+
     return corrected(imported(config, path), partial(read_yaml, path))
 
 

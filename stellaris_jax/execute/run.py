@@ -14,6 +14,7 @@ from rich.console import Console
 from stellaris_jax.base.commands import command
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config, knobs
@@ -186,7 +187,8 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = admit(from_yaml(path), path, trust)
     knobs()["num_seeds"].check(config.num_seeds)  # checked before a list of that length is made
-    config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
+    fixed = {"engine.devices": 1, "engine.distributed": False, "init_from": ""}
+    config = config.replace(fixed | renamed(values or {}, config))
     if config.engine.compile_cache:
         enable_compile_cache()
     trainer = Trainer(config)

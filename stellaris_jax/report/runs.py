@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from stellaris_jax.base import inputs
+from stellaris_jax.base.registry import register
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.old_options import migrated
+from stellaris_jax.config.optioned import completed
+from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.config.tree import Config
@@ -64,13 +67,14 @@ class Run:
     curve: bool = True
     foreign: bool = False
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """`config` with defaults for keys that the run's version lacked, and without empty mappings of options.
 
         Runs are compared by these.
         """
-        return {key: value for key, value in (_defaults() | self.config).items() if value != {}} if self.config else {}
+        values = _with_delay_options(_defaults() | self.config) if self.config else {}
+        return {key: value for key, value in values.items() if value != {}}
 
     @property
     def incomplete(self) -> bool:
@@ -101,6 +105,23 @@ class Group:
 @cache
 def _defaults() -> dict[str, Any]:
     return flatten(plain(Config()))
+
+
+def _with_delay_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Flat configuration with all options of delays, since earlier versions stored those of `delays.loader` as given.
+
+    Delays of plug-ins keep the options that they have: reading a run imports no plug-in.
+    """
+    for place in PLACES:
+        if place.kind is not register.delay or not isinstance(name := config.get(place.key), str):
+            continue
+        thing = register.delay.get(name)
+        if thing is not None and thing.__module__.startswith("stellaris_jax."):
+            prefix = f"{place.options}."
+            given = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+            config = {key: value for key, value in config.items() if not key.startswith(prefix)}
+            config |= {prefix + option: plain(value) for option, value in completed(thing, given).items()}
+    return config
 
 
 def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int | None = None) -> Run:
