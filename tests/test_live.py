@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import threading
 import time
 from contextlib import closing
 from functools import partial
@@ -29,6 +30,7 @@ from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import broker, conductor
 from stellaris_jax.live.functions import Functions, Pointer
+from stellaris_jax.live.pool import LEARNER, Call, Done
 from stellaris_jax.live.threads import Threads
 from stellaris_jax.timeline import trace
 
@@ -217,6 +219,63 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(trainer.executor.conductor.pool, Threads)
 
 
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Names of the functions that are compiled from now on."""
+    compiled: list[Any] = []
+    own = Functions._timed
+
+    def timed(self: Functions, name: Any, function: Any, *arguments: Any) -> Any:
+        def traced(*inputs: Any) -> Any:
+            compiled.append(name)
+            return function(*inputs)
+
+        return own(self, name, traced, *arguments)
+
+    monkeypatch.setattr(Functions, "_timed", timed)
+    return compiled
+
+
+def test_threads_compile_each_function_once_and_every_width_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = counting(monkeypatch)
+    config = config_of("live.pool=threads", "env.num_envs=8", *MORE["scaled"], "system.learners=4")
+    with closing(Trainer(config)) as trainer:
+        trainer.compile()
+        widths = [trainer.schedule.width(n) * 16 for n in trainer.schedule.limits.buckets]
+        assert len(set(widths)) == 3
+        assert sorted(size for kind, size in compiled if kind == "learn") == sorted(widths)
+        before = list(compiled)
+        trainer.run()
+        assert compiled == before and len(set(compiled)) == len(compiled)
+
+
+def test_seconds_of_a_compilation_in_a_thread_are_not_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the thread that compiles, nor for the one that waits for it."""
+    config = config_of("live.pool=threads")
+    with closing(Trainer(config)) as trainer:
+        trainer.compile()
+        pool = trainer.executor.conductor.pool
+        assert isinstance(pool, Threads)
+        functions, meeting = pool._functions, threading.Barrier(2)
+
+        def learn(name: str) -> Any:
+            if name == "new":
+                meeting.wait(10.0)
+            return functions._timed(name, lambda x: x + 1, np.float32(1))
+
+        functions._timed("old", lambda x: x + 1, np.float32(1))
+        monkeypatch.setattr(functions, "learn", learn)
+        for number, name in enumerate(("new", "new", "old")):
+            pool.submit(Call(LEARNER, number, number), name)
+        done: list[Done] = []
+        while ended := pool.wait():
+            done += ended
+        assert {one.call.number: one.cold for one in done} == {0: True, 1: True, 2: False}
+        for number in range(2):
+            pool.submit(Call(LEARNER, number, number), "old")
+        while ended := pool.wait():
+            assert not any(one.cold for one in ended)
+
+
 def test_an_error_in_a_thread_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("it has\nno samples")
@@ -307,6 +366,7 @@ def test_the_sketch_tells_how_far_versions_are_apart() -> None:
         (["executor=replay", "trace=nowhere"], "trace=nowhere is of no run"),
         (["live.timeout=0"], "live.timeout must be"),
         (["live.timeout=1e-9"], r"live.timeout=1e-09 is too short: .*; 1 s or more are possible"),
+        (["live.pool=threads", "live.address=h:1"], r"^live.address=h:1 is not possible with live.pool=t"),
         (["live.timeout=inf"], "live.timeout must be"),
         (["executor=simulated", "engine.devices=1", "executor=cluster"], "executor must be"),
     ],

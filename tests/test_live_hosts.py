@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -16,6 +20,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
+from stellaris_jax.envs.watch import EnvStalled, at_work
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.hosts import EnvPosition
@@ -270,6 +275,98 @@ def test_what_an_environment_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OSError, match="the cart broke"):
         trainer.run()
     trainer.close()
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """Identities of the pools of environments that were opened, and of those that were closed."""
+    opened: list[int] = []
+    closed: list[int] = []
+    held: list[object] = []  # so that no identity is used twice
+    own_open, own_close = GymnasiumEnv.open, GymnasiumPool.close
+
+    def open_(self: GymnasiumEnv, num_envs: int, seed: int) -> GymnasiumPool:
+        pool = own_open(self, num_envs, seed)
+        opened.append(id(pool))
+        held.append(pool)
+        return pool
+
+    def close(self: GymnasiumPool) -> None:
+        closed.append(id(self))
+        own_close(self)
+
+    monkeypatch.setattr(GymnasiumEnv, "open", open_)
+    monkeypatch.setattr(GymnasiumPool, "close", close)
+    return opened, closed
+
+
+@pytest.mark.parametrize("while_replaying", [False, True])
+def test_environments_are_closed_after_an_error(
+    while_replaying: bool, pools: tuple[list[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: GymnasiumPool, action: np.ndarray) -> None:
+        raise OSError("the cart broke")
+
+    trainer = live(config_of())
+    trainer.step()
+    if while_replaying:
+        trainer.executor.conductor.pool.cool()
+    monkeypatch.setattr(GymnasiumPool, "send", broken)
+    with pytest.raises(OSError, match="the cart broke"):
+        trainer.run()
+    trainer.close()
+    opened, closed = pools
+    assert sorted(opened) == sorted(closed)
+
+
+@pytest.mark.parametrize("all_stall", [False, True])
+def test_a_stalled_environment_of_a_thread_ends_the_run(
+    all_stall: bool, pools: tuple[list[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awake, own, blocked = threading.Event(), GymnasiumPool.recv, set[int]()
+    stalls = False
+
+    def recv(self: GymnasiumPool) -> object:
+        if stalls and (all_stall or not blocked):
+            blocked.add(id(self))
+            awake.wait()
+        return own(self)
+
+    monkeypatch.setattr(GymnasiumPool, "recv", recv)
+    before = at_work()
+    trainer = Trainer(config_of("live.pool=threads", "env.timeout=1"))
+    trainer.step()
+    stalls = True
+    with pytest.raises(EnvStalled, match=r"gymnasium/CartPole-v1 has not answered .*env\.timeout=1\)"):
+        trainer.run()
+    begin = time.monotonic()
+    trainer.close()
+    assert time.monotonic() - begin < 2.0
+    left_over = at_work() - before
+    assert len(left_over) == len(blocked) and all(thread.daemon for thread in left_over)
+    opened, closed = pools
+    assert sorted(closed) == sorted(set(opened) - blocked)
+    awake.set()
+    for thread in left_over:
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+PROGRAM = f"""
+import threading
+from stellaris_jax import Trainer, load_config
+from stellaris_jax.envs.suites.gymnasium import GymnasiumPool
+trainer = Trainer(load_config([*{SMALL!r}, "live.pool=threads", "env.timeout=1"]))
+trainer.compile()
+GymnasiumPool.send = lambda self, action: threading.Event().wait()
+trainer.run()
+"""
+
+
+@pytest.mark.slow
+def test_blocked_threads_do_not_keep_the_interpreter() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "EnvStalled" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["gymnasium/CartPole-v1", "envpool/Hopper-v4", "envpool/CartPole-v1"])

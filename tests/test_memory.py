@@ -99,6 +99,11 @@ def test_processes_of_live_runs_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
     load_config([*live, "system.learners=1", "live.actors=1"])
 
 
+def test_threads_of_live_runs_are_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "of_host", lambda: 2 * GIB)
+    load_config(["env=gymnax/cartpole", "executor=live", "live.pool=threads", "system.learners=8", "live.actors=8"])
+
+
 def test_what_is_refused_by_its_range(nothing_made: None) -> None:
     """Sizes for which no memory would do, or which need indices of more bits."""
     for override, key in [

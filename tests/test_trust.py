@@ -201,6 +201,12 @@ def test_services_of_a_stored_run_are_not_connected_to(key: str, stranger: Stran
         assert load_policy(stranger.run)([0.0] * 4) in (0, 1)  # which connects to nothing
 
 
+@pytest.mark.parametrize(("pool", "asked"), [("ray", True), ("of_a_plugin", True), ("threads", False)])
+def test_consent_to_a_cluster_is_for_pools_that_may_join_it(pool: str, asked: bool) -> None:
+    config = Config().replace({"executor": "live", "live.address": "h:1", "live.pool": pool})
+    assert [item.key for item in trust.services_of(config)] == ["live.address"] * asked
+
+
 @pytest.mark.parametrize("way", ["--trust", "--plugin", "variable", "typed", "python", "python name"])
 def test_each_way_to_consent(way: str, stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     names_plugin(stranger)

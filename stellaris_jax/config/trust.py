@@ -129,7 +129,7 @@ def services_of(config: Config) -> list[Named]:
     """Services that training with a configuration connects to."""
     loggers = [name for name in config.run.loggers if getattr(register.logger.get(name), "connects", False)]
     services = [Named("run.loggers", name, connects=True) for name in loggers]
-    if config.executor == "live" and config.live.address:
+    if config.executor == "live" and config.live.address and config.live.pool != "threads":
         services.append(Named("live.address", config.live.address, connects=True))
     return services
 

@@ -66,6 +66,11 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"{LEAST_TIMEOUT:g} s or more are possible.",
     )
     yield (
+        c.executor != "live" or not c.live.address or c.live.pool == "ray",
+        f"live.address={c.live.address} is not possible with live.pool={c.live.pool}, which joins no cluster; "
+        "live.pool=ray does.",
+    )
+    yield (
         bool(c.trace) == (c.executor == "replay"),
         "executor=replay needs trace=RUN_DIR, the directory of a live run."
         if c.executor == "replay"

@@ -28,8 +28,13 @@ class EnvStalled(RunError):
     """Error: a host environment does not answer; the message names it."""
 
 
+def stalled(env: str, silent: float, timeout: float) -> EnvStalled:
+    """Error for an environment that has been silent for too many seconds."""
+    return EnvStalled(f"{env} has not answered for {silent:.0f} s (env.timeout={timeout:g}); the run cannot go on.")
+
+
 class Worker(threading.Thread):
-    """Thread of a `Watchdog`."""
+    """Thread that steps host environments, such as that of a `Watchdog`."""
 
 
 def at_work() -> set[Worker]:
@@ -104,9 +109,7 @@ class Watchdog:
         if silent > limit:
             self._stalled = True
             self._renew()
-            raise EnvStalled(
-                f"{self.env} has not answered for {silent:.0f} s (env.timeout={self.timeout:g}); the run cannot go on."
-            )
+            raise stalled(self.env, silent, self.timeout)
 
     def call(self, call: Callable[[], Any]) -> Any:
         """Submit a call and wait for its result."""

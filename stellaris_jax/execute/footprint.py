@@ -26,10 +26,6 @@ SPARE = 0.5
 needs are unknown beforehand."""
 PROCESS = 2**29
 """Bytes of a process that has only started JAX."""
-FUNCTION = 240 * 2**20
-"""Bytes of a process of a live run with a small program: 240 to 270 MB of proportional set size with CartPole."""
-RAY = 600 * 2**20
-"""Bytes of Ray's programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
 SAVED = 2
 """Number of copies that saving makes of seeds that run in separate blocks. With default settings on CartPole, the peak
 of resident memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
@@ -193,10 +189,8 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     interval = config.checkpoint.interval
     due = OBJECT * (config.rounds // interval) if interval else 0
     yield Part("the schedule of checkpoints", 0, due, of("checkpoint.interval", "total_steps"))
-    if config.executor == "live" and not config.live.address:
-        functions = config.system.learners + live_actors(config)
-        yield Part("processes of learners and actors", 0, functions * FUNCTION, of("system.learners", "live.actors"))
-        yield Part("Ray", 0, RAY, ("executor=live",))
+    if config.executor == "live":
+        yield from register.pool[config.live.pool].memory(config, live_actors(config))
 
 
 def live_actors(config: Config) -> int:

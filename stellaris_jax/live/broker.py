@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 
 from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.machine import Part
 from stellaris_jax.base.registry import load_plugins, register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.pool import Call, Done, Pool
@@ -35,6 +36,11 @@ START_SECONDS = 300.0
 """Timeout, in seconds, of Ray's start."""
 END_SECONDS = 30.0
 """Timeout, in seconds, of Ray's end."""
+FUNCTION = 240 * 2**20
+"""Bytes of a learner's or actor's process with a small program: 240 to 270 MB of proportional set size with
+CartPole."""
+RAY = 600 * 2**20
+"""Bytes of Ray's programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
 PROGRAM = "import sys; sys.path[:] = {path!r}; from stellaris_jax.live.broker import main; main({number})"
 
 
@@ -135,6 +141,19 @@ class Broker(Pool):
         if attempt.returncode != 0:
             reason = (attempt.stderr.strip() or "no reason given").splitlines()[-1]
             raise ConfigError(f"live.pool=ray needs Ray, which cannot be imported ({reason}); install it anew.")
+
+    @classmethod
+    def memory(cls, config: Config, actors: int) -> Iterator[Part]:
+        """Processes and Ray's own programs; they are elsewhere if a cluster is joined."""
+        if not config.live.address:
+            learners = config.system.learners
+            settings = tuple(
+                f"{key}={number}"
+                for key, number in (("system.learners", learners), ("live.actors", config.live.actors))
+                if number not in (0, 1)
+            )
+            yield Part("processes of learners and actors", 0, (learners + actors) * FUNCTION, settings)
+            yield Part("Ray", 0, RAY, ("executor=live",))
 
     def put(self, value: Any) -> Handle:
         """Store a value in the cluster; returns its handle for calls. The value is sent to every node once."""

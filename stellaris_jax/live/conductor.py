@@ -31,8 +31,6 @@ from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 MOST_DEATHS = 10
 """Number of consecutive deaths of one invocation after which the run gives up."""
-REHEARSAL = -1
-"""Number of the rehearsal's fragment, which nothing is learned from; learners cache data by this number."""
 
 
 class Conductor:
@@ -305,10 +303,11 @@ class Conductor:
         self._roll(0, width, rehearsal=True)
         self._wait_all(self.rolls.took)
         self._collect()
-        self._fragments[REHEARSAL] = self._fragments.pop(0)
+        number = -width.actors  # learners cache data by the fragment's number, so each width has its own
+        self._fragments[number] = self._fragments.pop(0)
         held = [0] * self.spec.peers
         for learner in range(self.coordinator.learners):
-            self._learn(Gradient(REHEARSAL, 0, learner, 0, peers=held))
+            self._learn(Gradient(number, 0, learner, 0, peers=held))
         results: dict[int, Delivered] = {}
         self._wait_all(lambda done: results.__setitem__(self._learning.pop(done.call.stamp).learner, done.value))
         group = Group([Gradient(0, 0, 0, 0)], [1.0], 0, 0.0, False, None)

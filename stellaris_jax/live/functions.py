@@ -27,7 +27,7 @@ from stellaris_jax.engine.rollout import ActorState, Normalizers, RolloutInputs,
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.live.hosts import HostActors, RequestedPosition, Share, Timed
+from stellaris_jax.live.hosts import HostActors, Programs, RequestedPosition, Share, Timed
 from stellaris_jax.live.pool import LEARNER
 from stellaris_jax.timeline.plan import Peers
 
@@ -63,9 +63,11 @@ class Functions:
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.program_env = in_program(self.env)
         self.spec = ProgramSpec.of(config, host_fragments=self.program_env is None)
-        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.spec.host_fragments else None
+        self._programs = Programs()
+        self._hosts: HostActors | None = None
+        if self.spec.host_fragments:
+            self._hosts = HostActors(cast(HostEnv, self.env), self.network, config, self._programs)
         self.hyper: Hyper = jax.tree.map(jnp.asarray, Hyper.of(config))
-        self._programs: dict[Any, Any] = {}
         self._fragment: tuple[int | None, Any] = (None, None)
 
     def roll(
@@ -96,7 +98,17 @@ class Functions:
 
     def invoke(self, kind: str, *arguments: Any) -> Timed:
         """Call the function of a learner, `learn`, or of an actor, `roll`."""
+        self._programs.waited = False
         return self.learn(*arguments) if kind == LEARNER else self.roll(*arguments)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether this thread's last invocation compiled its function, or waited until another thread had."""
+        return self._programs.waited
+
+    def silent(self) -> dict[int, float]:
+        """Seconds since host environments last answered, by identifier of the thread that is waiting for them."""
+        return {} if self._hosts is None else self._hosts.silent()
 
     def _roll(
         self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
@@ -157,13 +169,12 @@ class Functions:
 
     def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:
         """Run a function, compiled once per `name`; its arguments must always have the same shapes."""
-        if name not in self._programs:
-            self._programs[name] = jax.jit(function).lower(*arguments).compile()
+        program = self._programs.compiled(name, lambda: jax.jit(function).lower(*arguments).compile())
         begin = time.perf_counter()
-        value = jax.device_get(self._programs[name](*arguments))
+        value = jax.device_get(program(*arguments))
         return Timed(value, time.perf_counter() - begin)
 
     def close(self) -> None:
-        """Close host environments."""
+        """Close host environments, except those that a thread is using."""
         if self._hosts is not None:
             self._hosts.close()

@@ -8,7 +8,10 @@ stores the actions. A fragment's first observations show it whether the environm
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,7 +23,7 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_rollout import HostGroup, acting, compact, fingerprint, host_rollout, step_again
 from stellaris_jax.engine.rollout import Normalizers, Trajectory
-from stellaris_jax.envs.base import HostEnv
+from stellaris_jax.envs.base import HostEnv, HostPool
 
 
 class Share(NamedTuple):
@@ -45,6 +48,33 @@ class Timed(NamedTuple):
 
     value: Any
     seconds: float
+
+
+class Programs(dict[Any, Any]):
+    """Compiled functions by name. Each is compiled once: other threads that call it meanwhile wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._locks: dict[Any, threading.Lock] = {}
+        self._thread = threading.local()
+
+    @property
+    def waited(self) -> bool:
+        """Whether this thread has waited for a compilation since it set this to False."""
+        return getattr(self._thread, "waited", False)
+
+    @waited.setter
+    def waited(self, value: bool) -> None:
+        self._thread.waited = value
+
+    def compiled(self, name: Any, compile_: Callable[[], Any]) -> Any:
+        """Program of this name; `compile_` makes it at the first call."""
+        if name not in self:
+            self.waited = True
+            with self._locks.setdefault(name, threading.Lock()):
+                if name not in self:
+                    self[name] = compile_()
+        return self[name]
 
 
 class RequestedPosition(NamedTuple):
@@ -95,19 +125,53 @@ class OpenEnvs:
         return (self.seed, len(self.group.obs), self.opened, self.fragments) == position
 
 
+@contextmanager
+def _closed_on_error(pool: HostPool) -> Iterator[None]:
+    """Context in which an error closes environments."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the first error says more
+            pool.close()
+        raise
+
+
 class HostActors:
     """Actors of one process; only a pool of threads has several in one process.
 
+    Only environments that no thread is using are in `_open_envs`, so that any thread may close them.
+
     Args:
       env, network, config: environment, policy network and configuration of the run.
+      programs: compiled functions of the process.
     """
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config):
+    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, programs: Programs):
         self.env, self.network, self.length = env, network, config.algorithm.rollout_length
         self._act = jax.jit(acting(network, config.env, config.env.num_envs))
         self._unravel = jax.jit(network.unravel)
         self._open_envs: dict[int, OpenEnvs] = {}
-        self._compiled: set[int] = set()
+        self._programs = programs
+        self._beats: dict[int, float] = {}
+
+    def silent(self) -> dict[int, float]:
+        """Seconds since environments last answered, by identifier of the thread that is waiting for them."""
+        now = time.monotonic()
+        return {thread: now - beat for thread, beat in self._beats.copy().items()}
+
+    @contextmanager
+    def _waiting(self) -> Iterator[Callable[[], None]]:
+        """Context in which environments have to answer this thread; yields its heartbeat callback."""
+        thread = threading.get_ident()
+
+        def beat() -> None:
+            self._beats[thread] = time.monotonic()
+
+        beat()
+        try:
+            yield beat
+        finally:
+            del self._beats[thread]
 
     def roll(
         self,
@@ -130,17 +194,14 @@ class HostActors:
             draw = np.array([round_, t, 0], np.uint32)
             return jax.device_get(self._act(tree, normalizers, obs, carry, key, draw, np.int32(first)))
 
-        if requested.envs not in self._compiled:
-            act(0, 0, group.obs, requested.carry)
-            self._compiled.add(requested.envs)
+        self._programs.compiled(("act", requested.envs), lambda: act(0, 0, group.obs, requested.carry))
         begin = time.perf_counter()
         group.envs = 0 if requested.rehearsal else requested.envs
-        if not requested.rehearsal:
-            del self._open_envs[first]  # between two positions: an error leaves them unusable
-        trajectory = host_rollout([group], act, self.network, self.length)
-        if not requested.rehearsal:
-            self._open_envs[first] = envs
-            envs.fragments += 1
+        del self._open_envs[first]  # between two positions: an error leaves them unusable
+        with _closed_on_error(group.pool), self._waiting() as beat:
+            trajectory = host_rollout([group], act, self.network, self.length, beat)
+        envs.fragments += 0 if requested.rehearsal else 1
+        self._open_envs[first] = envs
         last_obs = trajectory.last_obs.astype(trajectory.obs.dtype)
         return Timed((group.carry, trajectory._replace(last_obs=last_obs)), time.perf_counter() - begin)
 
@@ -151,10 +212,13 @@ class HostActors:
             return envs
         if requested.actions is None:
             return None
-        self._close(first)
-        group = HostGroup(self.env.open(requested.envs, requested.seed), self.env, requested.envs, None)
+        with self._waiting() as beat:
+            self._close(first)
+            pool = self.env.open(requested.envs, requested.seed)
+            with _closed_on_error(pool):
+                group = HostGroup(pool, self.env, requested.envs, None)
+                step_again([group], requested.actions, beat)
         self._open_envs[first] = envs = OpenEnvs(group, requested.seed, requested.opened, requested.fragments)
-        step_again([group], requested.actions)
         return envs
 
     def _close(self, first: int) -> None:
@@ -163,7 +227,7 @@ class HostActors:
             envs.group.pool.close()
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments, except those that a thread is using."""
         for first in list(self._open_envs):
             self._close(first)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.machine import Part
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 
@@ -37,7 +39,7 @@ class Done(NamedTuple):
       seconds: seconds of computation, as `Functions.invoke` returns them; 0 if it died.
       elapsed: seconds since `submit`.
       reason: one line on why it died; empty if it returned a value.
-      cold: whether its process was started for it, and its function compiled.
+      cold: whether `elapsed` includes the start of its process, or a compilation.
     """
 
     call: Call
@@ -71,6 +73,16 @@ class Pool(ABC):
     @classmethod  # noqa: B027
     def check_installed(cls) -> None:
         """Raise ConfigError if a package that the pool needs is not installed; by default it needs none."""
+
+    @classmethod
+    def memory(cls, config: Config, actors: int) -> Iterator[Part]:
+        """Parts of this machine's memory that the pool needs besides the driver's; by default none.
+
+        Args:
+          config: configuration of the run.
+          actors: number of actors.
+        """
+        yield from ()
 
     def put(self, value: Any) -> Any:
         """Store a value; returns its handle for calls, so that the value is sent once."""
