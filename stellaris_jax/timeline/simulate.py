@@ -315,7 +315,7 @@ class Timeline:
             "usage": as_data(self.usage),
             "spent": as_data(self.spent),
             "forming": self.forming and as_data(self.forming),
-            "contention": self.contention and self.contention.state(),
+            "company": self.contention and self.contention.state(),  # key of every stored checkpoint
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
@@ -336,7 +336,7 @@ class Timeline:
         self.coordinator.restore(state)
         self.forming = record_of(Group, state["forming"]) if state["forming"] else None
         if self.contention is not None:
-            self.contention.restore(state.get("contention") or [])
+            self.contention.restore(state.get("company") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
         for name, drawn in state["streams"].items():  # states of earlier versions lack newer streams
