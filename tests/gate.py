@@ -103,7 +103,7 @@ class Diary:
 
     @property
     def queue(self) -> list[Invocation]:
-        taken = {member for one in self.aggregations for member in one.seed_states}
+        taken = {member for one in self.aggregations for member in one.members}
         return [one for one in self.deliveries if one not in taken and one.dropped is None]
 
     @property
@@ -122,7 +122,7 @@ class Diary:
         """Eq. 3: beta_k = delta_max * d^k, exactly; round 0 has none, and delta_max is the largest staleness in it."""
         if self.k == 0:
             return None
-        first = [one.clock - member.version for one in self.aggregations if one.k == 0 for member in one.seed_states]
+        first = [one.clock - member.version for one in self.aggregations if one.k == 0 for member in one.members]
         return max(first, default=0) * Fraction(self.system.rule_options["decay"]) ** self.k
 
     def pointers(self) -> list[tuple[int, int]]:
@@ -133,7 +133,7 @@ class Diary:
 
     def consumed(self, fragment: int) -> bool:
         """Whether all its gradients have been used in a published policy, or dropped."""
-        used = [member for one in self.aggregations if one.over for member in one.seed_states]
+        used = [member for one in self.aggregations if one.over for member in one.members]
         lost = [one for one in self.deliveries if one.dropped is not None]
         return sum(one.pointer[0] == fragment for one in (*used, *lost)) == self.minibatches
 

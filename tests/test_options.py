@@ -155,7 +155,7 @@ def every() -> Iterator[Variant]:
     methods, task = {**cells.METHODS, **cells.COMBINED, **cells.FRACTIONAL}, next(iter(cells.TASKS))
     for learners in (4, 16):
         yield from (cells.Cell(task, method, learners, "0.001").variant for method in methods)
-    yield from (cell.variant for cell in cells.lags(task)[::7])
+    yield from (cell.variant for cell in cells.lag_cells(task)[::7])
     for key, base, values in (
         ("system.rule_options.decay", stellaris.variant("hopper", "stellaris"), published.SENSITIVITY["decay"]),
         ("system.weight_options.root", stellaris.variant("hopper", "stellaris"), published.SENSITIVITY["root"]),
