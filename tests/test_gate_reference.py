@@ -68,14 +68,14 @@ def compare(seed: int) -> Counter[str]:
                 float(member.start),
                 float(member.end),
             )
-            for member in one.seed_states
+            for member in one.members
         ]
         found = [
             (g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, g.start, g.end)
             for g in group.gradients
         ]
         assert found == expected
-        assert group.weights == pytest.approx([diary.weight(one.clock - member.version) for member in one.seed_states])
+        assert group.weights == pytest.approx([diary.weight(one.clock - member.version) for member in one.members])
     lost = [(record.index, g.fragment, g.minibatch, g.version) for record in records for g in record.dropped]
     dropped = [one for one in diary.deliveries if one.dropped is not None]
     assert sorted(lost) == sorted((one.dropped, *one.pointer, one.version) for one in dropped)
@@ -88,7 +88,7 @@ def compare(seed: int) -> Counter[str]:
     assert usage.learner_failed == float(sum(one.end - one.start for one in failed))
     escapes = sum(one.escaped for one in diary.aggregations)
     assert usage.escapes == escapes
-    several = sum(len(one.seed_states) > 1 and not one.escaped for one in diary.aggregations)
+    several = sum(len(one.members) > 1 and not one.escaped for one in diary.aggregations)
     return Counter(
         groups=len(groups), escapes=escapes, gathered=several, dropped=len(dropped), waits=diary.waits,
         failures=len(failed),
