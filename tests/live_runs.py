@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from stellaris_jax import load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
@@ -119,3 +120,42 @@ def replayed(config: Config, directory: Path, **values: Any) -> Trainer:
 def params(trainer: Trainer) -> np.ndarray:
     """The newest policy, `[P]`."""
     return np.asarray(trainer.state.params[0])
+
+
+SMALL = (
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=16",
+    "network.hidden=[8]",
+    "algorithm.epochs=2",
+    "total_steps=320",
+    "executor=live",
+    "live.actors=2",
+    "system.learners=3",
+    "evaluation.points=0",
+)
+
+
+def config_of(*overrides: str) -> Config:
+    return load_config([*SMALL, *overrides])
+
+
+CASES = {
+    "pipelined": ("system.actors=pipelined",),
+    "corrected": ("system=async", "system.corrections=[kl_gate,delay_compensation]", "algorithm.kl_coefficient=0.2",
+                  "system.actors=pipelined"),
+    "memory": ("network.memory=lstm", "network.memory_size=4", "algorithm.minibatches=4", "system.actors=pipelined"),
+}  # fmt: skip
+MORE = {
+    "grouped": ("system=softsync", "system.rule_options.c=3", "system.actors=pipelined", "engine.lanes=2"),
+    "normalised": ("system=allreduce", "env.normalize_observation=true", "env.normalize_reward=true"),
+    "sequences": ("algorithm=impala", "algorithm.minibatches=4"),
+    "target": ("algorithm=impact", "algorithm.minibatches=4", "system=impact", "system.learners=1"),
+    "in order": ("system=async", "system.admission=in_order", "system.actors=pipelined"),
+    "dropped": ("system=async", "system.admission=bounded", "system.admission_options.bound=1",
+                "system.actors=pipelined"),
+    "continuous": ("env=brax/inverted_pendulum", "env.num_envs=4"),
+    "scaled, with memory": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1", "network.memory=gru",
+                            "algorithm.minibatches=4"),
+    "scaled": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1"),
+}  # fmt: skip

@@ -5,78 +5,31 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import threading
 import time
-from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import live_runs
 import numpy as np
 import pytest
 import yaml
-from commands import REPOSITORY
-from live_runs import Chaos, live, params, replayed
+from live_runs import CASES, MORE, SMALL, Chaos, config_of, live, params, replayed
 
 from stellaris_jax import Population, load_config
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.base.registry import register
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.cli import train as cli_train
-from stellaris_jax.config.tree import Config
-from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.live import broker, conductor
-from stellaris_jax.live.functions import Functions, Pointer
-from stellaris_jax.live.pool import LEARNER, Call, Done
-from stellaris_jax.live.threads import Threads
+from stellaris_jax.live import conductor
 from stellaris_jax.timeline import trace
-
-SMALL = (
-    "env=gymnax/cartpole",
-    "env.num_envs=4",
-    "algorithm.rollout_length=16",
-    "network.hidden=[8]",
-    "algorithm.epochs=2",
-    "total_steps=320",
-    "executor=live",
-    "live.actors=2",
-    "system.learners=3",
-    "evaluation.points=0",
-)
-
-
-def config_of(*overrides: str) -> Config:
-    return load_config([*SMALL, *overrides])
 
 
 @pytest.fixture
 def left(tmp_path: Path) -> Any:
     """Writes down what a live run leaves, and gives its directory."""
     return partial(live_runs.left, directory=tmp_path)
-
-
-CASES = {
-    "pipelined": ("system.actors=pipelined",),
-    "corrected": ("system=async", "system.corrections=[kl_gate,delay_compensation]", "algorithm.kl_coefficient=0.2",
-                  "system.actors=pipelined"),
-    "memory": ("network.memory=lstm", "network.memory_size=4", "algorithm.minibatches=4", "system.actors=pipelined"),
-}  # fmt: skip
-MORE = {
-    "grouped": ("system=softsync", "system.rule_options.c=3", "system.actors=pipelined", "engine.lanes=2"),
-    "normalised": ("system=allreduce", "env.normalize_observation=true", "env.normalize_reward=true"),
-    "sequences": ("algorithm=impala", "algorithm.minibatches=4"),
-    "target": ("algorithm=impact", "algorithm.minibatches=4", "system=impact", "system.learners=1"),
-    "in order": ("system=async", "system.admission=in_order", "system.actors=pipelined"),
-    "dropped": ("system=async", "system.admission=bounded", "system.admission_options.bound=1",
-                "system.actors=pipelined"),
-    "continuous": ("env=brax/inverted_pendulum", "env.num_envs=4"),
-    "scaled, with memory": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1", "network.memory=gru",
-                            "algorithm.minibatches=4"),
-    "scaled": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)])
@@ -207,118 +160,6 @@ def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
         trainer.compile()
         assert isinstance(trainer.executor.conductor.pool, Chaos)
         assert trainer.executor.conductor.pool.cooled == cooled
-
-
-def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need no Ray."""
-    monkeypatch.setattr(broker, "find_spec", lambda name: None)
-    config = config_of("live.pool=threads")
-    check_installed(config)
-    with closing(Trainer(config)) as trainer:
-        assert len(trainer.run()) == config.rounds
-        assert isinstance(trainer.executor.conductor.pool, Threads)
-
-
-def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Names of the functions that are compiled from now on."""
-    compiled: list[Any] = []
-    own = Functions._timed
-
-    def timed(self: Functions, name: Any, function: Any, *arguments: Any) -> Any:
-        def traced(*inputs: Any) -> Any:
-            compiled.append(name)
-            return function(*inputs)
-
-        return own(self, name, traced, *arguments)
-
-    monkeypatch.setattr(Functions, "_timed", timed)
-    return compiled
-
-
-def test_threads_compile_each_function_once_and_every_width_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = counting(monkeypatch)
-    config = config_of("live.pool=threads", "env.num_envs=8", *MORE["scaled"], "system.learners=4")
-    with closing(Trainer(config)) as trainer:
-        trainer.compile()
-        widths = [trainer.schedule.width(n) * 16 for n in trainer.schedule.limits.buckets]
-        assert len(set(widths)) == 3
-        assert sorted(size for kind, size in compiled if kind == "learn") == sorted(widths)
-        before = list(compiled)
-        trainer.run()
-        assert compiled == before and len(set(compiled)) == len(compiled)
-
-
-def test_seconds_of_a_compilation_in_a_thread_are_not_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither for the thread that compiles, nor for the one that waits for it."""
-    config = config_of("live.pool=threads")
-    with closing(Trainer(config)) as trainer:
-        trainer.compile()
-        pool = trainer.executor.conductor.pool
-        assert isinstance(pool, Threads)
-        functions, meeting = pool._functions, threading.Barrier(2)
-
-        def learn(name: str) -> Any:
-            if name == "new":
-                meeting.wait(10.0)
-            return functions._timed(name, lambda x: x + 1, np.float32(1))
-
-        functions._timed("old", lambda x: x + 1, np.float32(1))
-        monkeypatch.setattr(functions, "learn", learn)
-        for number, name in enumerate(("new", "new", "old")):
-            pool.submit(Call(LEARNER, number, number), name)
-        done: list[Done] = []
-        while ended := pool.wait():
-            done += ended
-        assert {one.call.number: one.cold for one in done} == {0: True, 1: True, 2: False}
-        for number in range(2):
-            pool.submit(Call(LEARNER, number, number), "old")
-        while ended := pool.wait():
-            assert not any(one.cold for one in ended)
-
-
-def test_an_error_in_a_thread_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise ValueError("it has\nno samples")
-
-    monkeypatch.setattr(Functions, "learn", broken)
-    with closing(Trainer(config_of("live.pool=threads"))) as trainer, pytest.raises(RunError) as told:
-        trainer.run()
-    assert str(told.value) in {f"learner {n} cannot go on: ValueError: no samples" for n in range(3)}
-
-
-def test_the_fragment_of_a_learner_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that fetches another fragment meanwhile takes none away."""
-    functions = Functions(config_of())
-    used: list[int] = []
-
-    class Samples(NamedTuple):
-        fragment: int
-
-        @property
-        def advantage(self) -> np.ndarray:
-            if self.fragment == 0:
-                learn(1)
-            return np.zeros(2)
-
-    def learn(fragment: int) -> None:
-        functions.learn(Pointer(fragment, 0, 0, 0, 0.0), (Samples(fragment), np.zeros(1)), np.zeros(3), None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(jax, "device_put", lambda data: data)
-    monkeypatch.setattr(functions, "_timed", lambda name, function, data, *_: used.append(data[0].fragment))
-    learn(0)
-    assert used == [1, 0]
-
-
-def test_a_pool_of_a_plugin() -> None:
-    plugin = REPOSITORY / "examples" / "plugins" / "pool.py"
-    with closing(Trainer(config_of(f"plugins=[{plugin}]", "live.pool=inline"))) as trainer:
-        assert len(trainer.run()) == trainer.config.rounds
-        assert type(trainer.executor.conductor.pool) is register.pool["inline"]
-
-
-def test_an_unknown_pool_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"^live\.pool must be one of ray, threads.* not 'thread'.*threads\?"):
-        config_of("live.pool=thread")
 
 
 def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(left: Any) -> None:

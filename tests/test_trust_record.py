@@ -108,7 +108,7 @@ def test_unknown_failures_are_no_consent(stranger: Stranger) -> None:
 
 
 def test_consent_to_code_is_none_to_services(stranger: Stranger) -> None:
-    """Who allowed a plug-in to evaluate a run has not allowed the tracker beside it."""
+    """Consent to a plug-in is no consent to the tracker beside it."""
     names_plugin(stranger)
     stranger.edit("  loggers: []", "  loggers: [wandb]")
     path = stranger.run / "config.yaml"
