@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stellaris_jax.config.sections import DelaysConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 

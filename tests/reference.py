@@ -16,7 +16,8 @@ from typing import Protocol
 
 from reference_events import NANOSECOND, Aggregation, Clock, Delivery, Learner, Log, Work, exactly
 
-from stellaris_jax.config.sections import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, PlatformConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from settings import delay, system_of
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelaysConfig, PlatformConfig
+from stellaris_jax.config.system import SystemConfig
 
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 

@@ -13,7 +13,8 @@ from stellaris_jax.agent.losses.common import LossInputs
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import completed
-from stellaris_jax.config.sections import AlgorithmConfig, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.config.sections import AlgorithmConfig, DelayConfig, ScalingConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import load_config
 

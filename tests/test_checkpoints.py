@@ -243,7 +243,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
     original = getattr(Trainer, when)
 
     def interrupted(trainer: Trainer, **options: bool) -> Any:
-        trainer.engine.compiled_by_width.clear()  # nothing is compiled yet
+        trainer.engine.compiled.clear()  # nothing is compiled yet
         os.kill(os.getpid(), signal.SIGTERM)
         assert trainer.stopping.wait(60)
         assert "SIGTERM: waiting " in capsys.readouterr().out, "the message comes at once"

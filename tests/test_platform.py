@@ -16,7 +16,8 @@ from settings import delay
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.compose import choices
-from stellaris_jax.config.sections import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
+from stellaris_jax.config.sections import DelayConfig, PlatformConfig, PricesConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.execute.calibrate import calibrate, write
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer

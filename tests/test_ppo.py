@@ -21,7 +21,8 @@ from stellaris_jax.agent.losses.common import LossInputs, Samples, adapt_kl_coef
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.distributions import Categorical
-from stellaris_jax.config.sections import AlgorithmConfig, EngineConfig, EnvConfig, NetworkConfig, SystemConfig
+from stellaris_jax.config.sections import AlgorithmConfig, EngineConfig, EnvConfig, NetworkConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics

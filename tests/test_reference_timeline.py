@@ -14,7 +14,8 @@ from reference import System
 from reference_systems import CASES, decimals, delays, platforms, systems
 from settings import delay
 
-from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelaysConfig, PlatformConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline import Timeline
 
 ROUNDS = 5

@@ -115,7 +115,7 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     assert isinstance(masked.source, CompiledSource)
     masked.schedule.limits = masked.schedule.limits._replace(buckets=(8,))
     narrow, wide = exact.run(), masked.run()
-    assert list(exact.engine.compiled_by_width) == [6] and list(masked.engine.compiled_by_width) == [16]
+    assert list(exact.engine.compiled) == [(6,)] and list(masked.engine.compiled) == [(16,)]
     assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]
     for one, other in zip(narrow, wide, strict=True):
         assert one["train_return"] == pytest.approx(other["train_return"], nan_ok=True)
@@ -201,8 +201,10 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
-    assert set(trainer.engine.compiled_by_width) == {trainer.schedule.limits.bucket(max(row)) * EACH for row in chosen}
-    assert set(trainer.engine.compiled_by_width) <= {4, 8, 16}
+    assert {width for (width,) in trainer.engine.compiled} == {
+        trainer.schedule.limits.bucket(max(row)) * EACH for row in chosen
+    }
+    assert set(trainer.engine.compiled) <= {(4,), (8,), (16,)}
     steps = np.cumsum(chosen, axis=0) * EACH * T
     assert [record["env_steps"] for record in records] == pytest.approx(steps.mean(axis=1))
     # Every seed chooses by what was measured of it.
@@ -338,5 +340,5 @@ def test_host_runs_scale_and_resume(overlap: str, tmp_path: Path) -> None:
     records = whole.run()
     whole.close()
     assert len({n for record in records for n in record["per_seed"]["actors"]}) > 1
-    assert list(whole.engine.compiled_by_width) == [8]
+    assert list(whole.engine.compiled) == [(8,)]
     assert_resumes(whole, tmp_path)

@@ -119,6 +119,7 @@ class Register:
         self.rule = Kind("rule", [f"{home}.timeline.rules"])
         self.weight = Kind("weight", [f"{home}.timeline.weights"])
         self.admission = Kind("admission policy", [f"{home}.timeline.admission"])
+        self.data_admission = Kind("data admission", [f"{home}.timeline.data_admission"])
         self.delay = Kind("delay model", [f"{home}.timeline.delays"])
         self.scaling = Kind("scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"])
         self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])

@@ -98,6 +98,7 @@ PLACES = (
     Place("system.rule", "system.rule_options", register.rule),
     Place("system.weights", "system.weight_options", register.weight),
     Place("system.admission", "system.admission_options", register.admission),
+    Place("system.data_admission", "system.data_admission_options", register.data_admission),
     Place("system.corrections", "system.correction_options", register.correction, listed=True),
     Place("scaling.rule", "scaling.options", register.scaling),
     Place("delays.learner.kind", "delays.learner.options", register.delay),

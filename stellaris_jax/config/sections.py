@@ -113,73 +113,6 @@ class AlgorithmConfig(Section):
 
 
 @dataclass(frozen=True)
-class SystemConfig(Section):
-    name: str = knob("stellaris", "name of the system, for reports")
-    rule: str = knob(
-        "stellaris",
-        "when the parameter function aggregates gradients",
-        kind="rule",
-    )
-    rule_options: dict[str, Any] = knob({}, "options of the rule")
-    weights: str = knob("power", "how much a gradient is trusted by its staleness (w of Eq. 4)", kind="weight")
-    weight_options: dict[str, Any] = knob({}, "options of the weights")
-    admission: str = knob("all", "which gradients are kept, and which learners may start", kind="admission")
-    admission_options: dict[str, Any] = knob({}, "options of the admission policy")
-    learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
-    aggregation: str = knob(
-        "factored",
-        "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
-        "(gradient), by one optimizer step per gradient (sequential), or by a fraction of an Adam step, moments "
-        "included (fractional)",
-        choices=("factored", "gradient", "sequential", "fractional"),
-    )
-    corrections: tuple[str, ...] = knob(
-        (), "corrections of gradients by what has happened since, in this order", kind="correction"
-    )
-    correction_options: dict[str, Any] = knob({}, "options of corrections, below the name of each")
-    truncation: str = knob(
-        "weight",
-        "global importance-sampling truncation (Eq. 2): R'/R weights the clipped loss (weight), R' is the ratio in it "
-        "(surrogate), or as in the released code (artifact)",
-        choices=("weight", "surrogate", "artifact", "none"),
-    )
-    rho: float = knob(1.0, "truncation threshold (rho of Eq. 2)", within="(0, inf)")
-    actors: str = knob(
-        "barrier",
-        "actors wait for all updates of the round (barrier) or collect the next fragment meanwhile (pipelined)",
-        choices=("barrier", "pipelined"),
-    )
-    versions: int = knob(32, "policy versions kept for learners (length H of the version ring)", within="[2, inf)")
-    overflow: str = knob(
-        "wait",
-        "a gradient older than the version ring delays the next update (wait) or is discarded and counted (drop)",
-        choices=("wait", "drop"),
-    )
-    learner_billing: str = knob(
-        "serverless",
-        "learners are billed for busy seconds (serverless) or for wall-clock (serverful)",
-        choices=("serverless", "serverful"),
-    )
-    actor_billing: str = knob(
-        "serverful",
-        "actors are billed for busy seconds (serverless) or for wall-clock (serverful)",
-        choices=("serverless", "serverful"),
-    )
-
-    @property
-    def fragments_in_flight(self) -> int:
-        """Fragments stored at a time: one to learn from, and with `pipelined` actors one that they collect."""
-        return 2 if self.actors == "pipelined" else 1
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of all objects in one mapping, as plug-ins read them before the next release."""
-        warn_renamed("config.system.options", "config.system.rule_options, weight_options and so on")
-        merged = {**self.rule_options, **self.weight_options, **self.admission_options}
-        return merged | {name: value for own in self.correction_options.values() for name, value in own.items()}
-
-
-@dataclass(frozen=True)
 class ScalingConfig(Section):
     name: str = knob("fixed", "name of the rule, for reports")
     rule: str = knob(
@@ -263,6 +196,11 @@ class DelaysConfig(Section):
     log: str = knob("", "log of jobs that delays=trace takes durations from: a file, or the directory of a live run")
     failure: float = knob(
         0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
+    )
+    actor_failure: float = knob(
+        0.0,
+        "independent actors: probability that a shard dies while it rolls a fragment, which it begins again",
+        within="[0, 0.99]",
     )
 
 

@@ -28,8 +28,11 @@ from stellaris_jax.config.sections import (
     PricesConfig,
     RunConfig,
     ScalingConfig,
-    SystemConfig,
 )
+from stellaris_jax.config.system import SystemConfig
+
+MOST_SHARDS = 8
+"""Largest number of shards of independent actors that `system.actor_shards=0` chooses."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,22 @@ class Config(Section):
     def rounds(self) -> int:
         """Number of rounds of the run."""
         return -(-self.total_steps // (self.env.num_envs * self.algorithm.rollout_length))
+
+    @property
+    def actor_shards(self) -> int:
+        """Number A of shards of independent actors; 0 with other actors."""
+        if self.system.actors != "independent":
+            return 0
+        envs, devices = self.env.num_envs, self.engine.devices
+        most = min(MOST_SHARDS, self.platform.actors, envs // devices)
+        fitting = [shards for shards in range(1, most + 1) if envs % (shards * devices) == 0]
+        return self.system.actor_shards or max(fitting, default=1)
+
+    @property
+    def segments(self) -> int:
+        """Number S of segments of a fragment, each of one version; 1 unless independent actors fetch within it."""
+        independent = self.system.actors == "independent" and self.system.sync_steps > 0
+        return self.algorithm.rollout_length // self.system.sync_steps if independent else 1
 
     @property
     def chunk_rounds(self) -> int:

@@ -107,6 +107,10 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         c.env.num_envs % c.engine.devices == 0,
         f"env.num_envs={c.env.num_envs} must be a multiple of engine.devices={c.engine.devices}.",
     )
+    if c.system.actors == "independent":
+        yield from _independent(c)
+    else:
+        yield from _only_independent(c)
     learners = c.system.learners
     slots = c.platform.gpus * c.platform.slots_per_gpu
     yield (
@@ -140,4 +144,66 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         c.platform.actors <= priced,
         f"platform={c.platform.name} has {c.platform.actors} actors, but prices={c.prices.name} pays for {priced} "
         f"(prices.actor_vms={c.prices.actor_vms} times prices.actor_vm_slots={c.prices.actor_vm_slots}).",
+    )
+
+
+ONLY_INDEPENDENT = {
+    "system.actor_shards": 0,
+    "system.sync_steps": 0,
+    "system.publish_every": 1,
+    "system.publish_lag": 0,
+    "system.data_admission": "fifo",
+    "system.data_queue": 0,
+    "delays.actor_failure": 0.0,
+}
+"""Keys that only independent actors have, with the values that mean nothing."""
+
+
+def _only_independent(c: Config) -> Iterator[tuple[bool, str]]:
+    """Conditions that no key of independent actors is set for other actors."""
+    for key, nothing in ONLY_INDEPENDENT.items():
+        value = attrgetter(key)(c)
+        yield (
+            value == nothing,
+            f"{key}={value} is for system.actors=independent; with {c.system.actors} actors leave it at {nothing}.",
+        )
+
+
+def _independent(c: Config) -> Iterator[tuple[bool, str]]:
+    """Conditions on the keys of independent actors."""
+    system, envs, devices, shards = c.system, c.env.num_envs, c.engine.devices, c.actor_shards
+    each = f" times engine.devices={devices}" if devices > 1 else ""
+    yield (
+        envs % (shards * devices) == 0,
+        f"system.actor_shards={shards}{each} must divide env.num_envs={envs}.",
+    )
+    yield (
+        shards <= c.platform.actors,
+        f"system.actor_shards={shards} must be at most platform.actors={c.platform.actors}, which the shards share.",
+    )
+    steps, sync = c.algorithm.rollout_length, system.sync_steps
+    yield (
+        sync == 0 or steps % sync == 0,
+        f"system.sync_steps={sync} must divide algorithm.rollout_length={steps}, or be 0.",
+    )
+    yield (
+        system.data_queue == 0 or system.data_queue >= shards,
+        f"system.data_queue={system.data_queue} is too short: a batch is {shards} fragments, one for each shard "
+        "(system.actor_shards); give as many or more, or 0.",
+    )
+    behind = system.publish_every + system.publish_lag
+    yield (
+        behind < system.versions,
+        f"system.publish_every={system.publish_every} plus system.publish_lag={system.publish_lag} must be less than "
+        f"system.versions={system.versions}, for actors fetch versions that are kept.",
+    )
+    scaled = c.scaling.rule != "fixed" or c.scaling.actors > 0
+    yield (
+        not scaled,
+        f"scaling={c.scaling.name} is not possible with system.actors=independent: scaling rules choose the actors of "
+        "a round, at which all actors meet; leave scaling=fixed without scaling.actors.",
+    )
+    yield (
+        c.executor == "simulated",
+        f"system.actors=independent is not possible with executor={c.executor}; barrier and pipelined are.",
     )

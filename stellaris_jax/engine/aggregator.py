@@ -22,8 +22,10 @@ import jax.numpy as jnp
 import optax
 
 from stellaris_jax.agent import Number
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.optimizers import FractionalOptimizer
-from stellaris_jax.engine.corrections import Context, Correction, Stack
+from stellaris_jax.engine.corrections import Context, Correction, Stack, numbers_vary
+from stellaris_jax.engine.spec import ProgramSpec
 
 MODES = ("factored", "gradient", "sequential", "fractional")
 
@@ -210,3 +212,10 @@ def staleness_weighted(
 
     aggregate = sequential if mode == "sequential" else grouped
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def aggregator_of(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+    """Parameter function of one seed."""
+    corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
+    optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
+    return staleness_weighted(optimizer, spec.aggregation, axis, corrections)

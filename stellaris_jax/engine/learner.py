@@ -161,6 +161,8 @@ def gradient(
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)
+    if batch.version is not None:
+        known = known._replace(behaviour=batch.version)
     if invocation.kl_coefficient is not None:
         kl_coefficient = invocation.kl_coefficient
     fetched = Fetched(params, batch, ring, invocation.peers, known, kl_coefficient)
@@ -210,9 +212,14 @@ def clear_invalid(batch: Samples, sequences: bool) -> Samples:
 
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:
-    """Versions of the learner's and the behaviour policy, for each invocation."""
+    """Versions of the learner's and the behaviour policy, for each invocation; the mean one of its samples."""
     fetched = cache.newest_version - versions.behind(cache.ring, cache.newest_version, invocations.slot)
-    return Versions(fetched, cache.loader.version[invocations.buffer])
+    loader = cache.loader
+    if loader.fragments.version is None:
+        return Versions(fetched, loader.version[invocations.buffer])
+    chosen = loader.order[invocations.buffer, invocations.minibatch]
+    rows = invocations.buffer[..., None] * _rows(loader, loader.fragments) + chosen
+    return Versions(fetched, jnp.mean(loader.fragments.version[rows].astype(jnp.float32), axis=-1))
 
 
 def policy_kl(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:

@@ -36,6 +36,33 @@ class EpisodeStatistics(NamedTuple):
     total_length: jax.Array
 
 
+class Collected(NamedTuple):
+    """Data of a fragment as its behaviour policy leaves them, arrays `[T, N, ...]`.
+
+    Attributes:
+      obs: observations, as the behaviour policy received them.
+      raw_obs: observations as the environment returned them; `None` unless statistics of them are kept.
+      action, distribution, reward, terminated, truncated, valid: see `Trajectory`.
+      value: values of the observations, by the behaviour policy's critic.
+      next_value: values of the next observations before any reset, by the same critic.
+      discounted_return: running discounted sums of rewards; `None` unless statistics of them are kept.
+      first: whether an observation starts an episode, bool; `None` without memory.
+    """
+
+    obs: jax.Array
+    raw_obs: jax.Array | None
+    action: jax.Array
+    distribution: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    valid: jax.Array | None
+    value: jax.Array
+    next_value: jax.Array
+    discounted_return: jax.Array | None
+    first: jax.Array | None
+
+
 def prepare(
     network: ActorCritic,
     hyper: Hyper,
@@ -46,9 +73,6 @@ def prepare(
     present: jax.Array | None = None,
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
     """Convert a fragment into training samples, and update the normalisers' statistics.
-
-    Observations are normalised with the statistics that the behaviour policy used. Rewards are scaled with statistics
-    that include the fragment. Advantages are standardised over the fragment's valid and finite ones.
 
     Args:
       network: the policy's network.
@@ -62,30 +86,72 @@ def prepare(
     Returns:
       (samples `[T * N, ...]`, normalisers, statistics of the episodes that ended).
     """
+    data = collected(network, config, fragment, present)
+    samples, normalizers = prepared(network, hyper, config, data, fragment.carry, normalizers, sequences, present)
+    return samples, normalizers, ended_episodes(fragment.trajectory, present)
+
+
+def collected(
+    network: ActorCritic, config: EnvConfig, fragment: Fragment, present: jax.Array | None = None
+) -> Collected:
+    """Data of a fragment, with values by its behaviour policy's critic.
+
+    Observations are normalised with the statistics that the behaviour policy used. For arguments see `prepare`.
+    """
     trajectory = only_present(fragment.trajectory, present)
     seen = partial(view, fragment.normalizers, config=config)
     obs = seen(trajectory.obs)
     value, next_value = bootstrapped_values(network, fragment, trajectory, obs, seen)
-    reward, reward_statistics = learned_reward(trajectory, normalizers.reward, config)
-    obs_statistics = observed(trajectory, normalizers.obs, config, present)
-
-    ends = (trajectory.terminated, trajectory.truncated)
-    advantage, target = gae(reward, value, next_value, *ends, hyper.gamma, hyper.gae_lambda)
-    samples = Samples(
+    totals = EpisodeTotals.of(trajectory.totals) if config.normalize_reward else None
+    return Collected(
         obs=obs,
+        raw_obs=trajectory.obs if config.normalize_observation else None,
         action=trajectory.action,
         distribution=trajectory.distribution,
-        log_prob=network.distribution.log_prob(trajectory.distribution, trajectory.action),
-        value=value,
-        advantage=standardised(advantage, trajectory.valid),
-        target=target,
+        reward=trajectory.reward,
+        terminated=trajectory.terminated,
+        truncated=trajectory.truncated,
         valid=trajectory.valid,
-        steps=Steps(reward, next_value, *ends) if sequences else None,
+        value=value,
+        next_value=next_value,
+        discounted_return=totals and totals.discounted_return,
         first=trajectory.first[:-1] if network.recurrent else None,
     )
+
+
+def prepared(
+    network: ActorCritic,
+    hyper: Hyper,
+    config: EnvConfig,
+    data: Collected,
+    carry: Carry,
+    normalizers: Normalizers,
+    sequences: bool = False,
+    present: jax.Array | None = None,
+) -> tuple[Samples, Normalizers]:
+    """Training samples `[T * N, ...]` of a batch of data `[T, N, ...]`, and the updated statistics.
+
+    Rewards are scaled with statistics that include the batch. Advantages are standardised over the batch's valid and
+    finite ones. `carry` is the memory's state at the first observations, `[N, ...]`; for other arguments see `prepare`.
+    """
+    reward, reward_statistics = learned_reward(data, normalizers.reward, config)
+    obs_statistics = observed(data, normalizers.obs, config, present)
+    ends = (data.terminated, data.truncated)
+    advantage, target = gae(reward, data.value, data.next_value, *ends, hyper.gamma, hyper.gae_lambda)
+    samples = Samples(
+        obs=data.obs,
+        action=data.action,
+        distribution=data.distribution,
+        log_prob=network.distribution.log_prob(data.distribution, data.action),
+        value=data.value,
+        advantage=standardised(advantage, data.valid),
+        target=target,
+        valid=data.valid,
+        steps=Steps(reward, data.next_value, *ends) if sequences else None,
+        first=data.first,
+    )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
-    flat = flat._replace(carry=fragment.carry)
-    return flat, Normalizers(obs_statistics, reward_statistics), ended_episodes(trajectory, present)
+    return flat._replace(carry=carry), Normalizers(obs_statistics, reward_statistics)
 
 
 def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajectory:
@@ -152,26 +218,26 @@ def bootstrapped_values(
 
 
 def learned_reward(
-    trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig
+    data: Collected, statistics: RunningStatistics, config: EnvConfig
 ) -> tuple[jax.Array, RunningStatistics]:
     """Rewards `[T, N]` clipped and scaled as configured, and the updated statistics of discounted returns."""
-    reward = jnp.sign(trajectory.reward) if config.clip_reward else trajectory.reward
-    if not config.normalize_reward:
+    reward = jnp.sign(data.reward) if config.clip_reward else data.reward
+    discounted = data.discounted_return
+    if discounted is None:
         return reward, statistics
-    discounted = EpisodeTotals.of(trajectory.totals).discounted_return
-    if trajectory.valid is not None:
-        discounted = jnp.where(trajectory.valid, discounted, jnp.nan)
+    if data.valid is not None:
+        discounted = jnp.where(data.valid, discounted, jnp.nan)
     statistics = normalizer.update(statistics, discounted.reshape(-1))
     return normalizer.rescale(statistics, reward), statistics
 
 
 def observed(
-    trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig, present: jax.Array | None
+    data: Collected, statistics: RunningStatistics, config: EnvConfig, present: jax.Array | None
 ) -> RunningStatistics:
-    """Statistics of observations, updated with the fragment's environments that are `present` `[N]`."""
-    if not config.normalize_observation:
+    """Statistics of observations, updated with the data's environments that are `present` `[N]`."""
+    obs = data.raw_obs
+    if obs is None:
         return statistics
-    obs = trajectory.obs
     if present is not None:
         obs = jnp.where(present.reshape(1, -1, *(1,) * (obs.ndim - 2)), obs, jnp.nan)
     return normalizer.update(statistics, obs.reshape(-1, *obs.shape[2:]))

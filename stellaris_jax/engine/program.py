@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
@@ -27,14 +26,16 @@ from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coe
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
-from stellaris_jax.engine.aggregator import rows, staleness_weighted
-from stellaris_jax.engine.corrections import Context, kl_needed, numbers_vary
+from stellaris_jax.engine.aggregator import aggregator_of, rows
+from stellaris_jax.engine.corrections import Context, kl_needed
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Cache
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import Fragment, RolloutInputs, episode_totals, rollout
+from stellaris_jax.engine.round_steps import RoundSteps, loop
+from stellaris_jax.engine.shards import Shards
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
 from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
@@ -42,6 +43,8 @@ from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
 T = TypeVar("T")
+CompileKey = tuple[int, ...]
+"""Sizes that select one of an engine's programs."""
 
 
 class Engine:
@@ -59,11 +62,12 @@ class Engine:
         self.spec, self.shape = spec, spec.shape
         # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
-        self.aggregator = partial(aggregator, spec, self.axis)
+        self.aggregator = partial(aggregator_of, spec, self.axis)
         self.layout = StateLayout(options, env, network, spec, self.aggregator)
+        self.shards = None if spec.collection is None or env is None else Shards(env, network, options, spec)
         # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
-        self.compiled_by_width: dict[int, jax.stages.Compiled] = {}
+        self.compiled: dict[CompileKey, jax.stages.Compiled] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
 
@@ -281,42 +285,51 @@ class Engine:
             plan = plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
         lead = () if seeds == 1 else (seeds,)
 
+        def wave_body(inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
+            wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
+            mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
+            after: WaveCarry = mapped(inputs, wave_state, wave)
+            return after
+
         def round_body(r: jax.Array, so_far: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = so_far
-            chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
-            state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
-            step_scale = plan.learning_rate[r]
-            inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, step_scale)
-
-            def wave_body(w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
-                wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-                mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
-                after: WaveCarry = mapped(inputs, wave_state, wave)
-                return after
-
-            first, end = plan.bounds[r]
-            wave_state = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
+            dropped = None
+            if self.shards is None:
+                chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
+                state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
+                inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
+                waves = partial(wave_body, inputs)
+                wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
+            else:
+                steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
+                state, wave_state, episodes, dropped = steps.run(state, r)
             state, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
+            metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
-        history = RoundMetrics.zeros((self.shape.rounds, *lead))
+        history = RoundMetrics.zeros((self.shape.rounds, *lead), drops=self.shards is not None)
         state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
         if seeds == 1:
             state = jax.tree.map(lambda x: x[None], state)
             history = jax.tree.map(lambda x: x[:, None], history)
         return state, history
 
+    def key(self, plan: Plan, width: int | None) -> CompileKey:
+        """Key of the compiled program for a plan: the width of its rounds, and the capacities that plans choose."""
+        chosen = () if plan.collection is None else (plan.sizes, *plan.collection)
+        return (width or self.spec.envs, *map(len, chosen))
+
     def compile(self, inputs: EngineInputs) -> float:
         """Compile for the shapes of these inputs.
 
         Returns the seconds it took, 0 if the program was compiled already; `compile_seconds` is their sum.
         """
-        width = inputs.width or self.spec.envs
+        key = self.key(inputs.plan, inputs.width)
         with self._compiling:
-            if width in self.compiled_by_width:
+            if key in self.compiled:
                 return 0.0
             begin = time.perf_counter()
-            self.compiled_by_width[width] = compile_for_backend(self.lower(inputs))
+            self.compiled[key] = compile_for_backend(self.lower(inputs))
             seconds = time.perf_counter() - begin
             self.compile_seconds += seconds
             return seconds
@@ -356,7 +369,7 @@ class Engine:
         Returns the state after the rounds and metrics `[R, S]`.
         """
         self.compile(inputs)
-        program = self.compiled_by_width[inputs.width or self.spec.envs]
+        program = self.compiled[self.key(inputs.plan, inputs.width)]
         data = self._replicated((np.int32(rounds), inputs.fragment))
         result: tuple[EngineState, RoundMetrics] = program(
             inputs.state, self._replicated(inputs.hyper), self.put(inputs.plan), *data
@@ -371,14 +384,7 @@ class Engine:
         return put(tree, self.layout.replicated)
 
 
-def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
-    """Parameter function of one seed."""
-    corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
-    optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
-    return staleness_weighted(optimizer, spec.aggregation, axis, corrections)
-
-
-SHARED = ("bounds", "learning_rate")
+SHARED = ("bounds", "learning_rate", "steps")
 """Fields of a plan that are the same for all seeds."""
 REPLICATED = PartitionSpec()
 PLACED = PartitionSpec(None, None, AXIS)

@@ -145,6 +145,7 @@ class RolloutInputs(NamedTuple):
       actor: states of N environments.
       keys: keys of the fragment.
       gamma: discount of the discounted returns.
+      first: number of the first step in the fragment, if only a segment of it is rolled; else `None`.
     """
 
     params: jax.Array
@@ -152,10 +153,16 @@ class RolloutInputs(NamedTuple):
     actor: ActorState
     keys: FragmentKeys
     gamma: Number
+    first: Any = None
 
 
 def rollout(
-    env: VecEnv, network: ActorCritic, options: EnvConfig, steps: int, inputs: RolloutInputs
+    env: VecEnv,
+    network: ActorCritic,
+    options: EnvConfig,
+    steps: int,
+    inputs: RolloutInputs,
+    fragment_steps: int | None = None,
 ) -> tuple[ActorState, Trajectory]:
     """Step N environments `steps` times with a policy.
 
@@ -165,16 +172,21 @@ def rollout(
       options: options of observations.
       steps: number of steps.
       inputs: policy, environments and keys.
+      fragment_steps: steps T of the fragment, whose keys a segment shares; by default `steps`.
 
     Returns:
       (state of the actors, trajectory).
     """
-    params, normalizers, actor, keys, gamma = inputs
+    params, normalizers, actor, keys, gamma, first = inputs
     tree = network.unravel(params)
     starts = env.starts(keys.start)
-    streams = step_keys(keys.envs, steps)
-    noise = jax.vmap(lambda key: network.distribution.noise(key, (steps,)))(streams[:, 0])
-    env_keys = jnp.swapaxes(streams[:, 1:], 0, 1)
+    length = fragment_steps or steps
+    streams = step_keys(keys.envs, length)
+    noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
+    env_keys = streams[:, 1:]
+    if first is not None:
+        noise, env_keys = (jax.lax.dynamic_slice_in_dim(x, first, steps, axis=1) for x in (noise, env_keys))
+    env_keys = jnp.swapaxes(env_keys, 0, 1)
 
     def step(before: tuple[Any, jax.Array, Carry], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
         state, obs, carry = before

@@ -11,6 +11,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.timeline.collection import CollectionShape
 from stellaris_jax.timeline.plan import MinibatchLayout, PlanShape
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
@@ -38,6 +39,7 @@ class ProgramSpec:
       host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
+      collection: sizes of independent actors' collection; `None` for other actors.
     """
 
     algorithm: Algorithm
@@ -58,6 +60,7 @@ class ProgramSpec:
     host_fragments: bool
     recurrent: bool
     kl_coefficient_per_gradient: bool
+    collection: CollectionShape | None = None
 
     @classmethod
     def of(cls, config: Config, host_fragments: bool = False) -> ProgramSpec:
@@ -85,6 +88,7 @@ class ProgramSpec:
             host_fragments=host_fragments,
             recurrent=config.network.memory != "none",
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
+            collection=CollectionShape.of(config),
         )
 
     @property
@@ -103,6 +107,18 @@ class ProgramSpec:
         return self.minibatch_layout.steps
 
     @property
+    def segment_steps(self) -> int:
+        """Steps of a segment of independent actors."""
+        assert self.collection is not None, "actors are not independent"
+        return self.steps // self.collection.segments
+
+    @property
+    def shard_envs(self) -> int:
+        """Environments of a shard of independent actors."""
+        assert self.collection is not None, "actors are not independent"
+        return self.envs // self.collection.shards
+
+    @property
     def shape(self) -> PlanShape:
         """Sizes of the plans."""
         return PlanShape(
@@ -116,6 +132,7 @@ class ProgramSpec:
             buffers=self.buffers,
             target_interval=self.target_interval,
             kl_coefficient_per_gradient=self.kl_coefficient_per_gradient,
+            collection=self.collection,
         )
 
     def blocks(self, seeds: int) -> list[slice]:

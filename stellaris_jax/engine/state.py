@@ -26,6 +26,7 @@ from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.engine.store import Store, init_store
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -44,6 +45,7 @@ class EngineState(NamedTuple):
       kl_coefficient: weight of the KL penalty.
       key: the seed's key.
       round: number of completed rounds.
+      store: fragments of independent actors; `None` for other actors.
     """
 
     params: jax.Array
@@ -56,6 +58,7 @@ class EngineState(NamedTuple):
     kl_coefficient: jax.Array
     key: jax.Array
     round: jax.Array
+    store: Store | None = None
 
 
 class EngineInputs(NamedTuple):
@@ -166,6 +169,11 @@ class StateLayout:
             first=never if self.network.recurrent else None,
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
+        normalizers, store = init_normalizers(observation), None
+        if spec.collection is not None:
+            actor = jax.tree.map(lambda x: x.reshape(-1, spec.shard_envs, *x.shape[1:]), actor)
+            store = init_store(self.network, self.options, spec, fragments, normalizers.obs)
+            fragments = fragments._replace(version=jnp.zeros(rows, jnp.int32))
         return EngineState(
             params=params,
             version=jnp.int32(0),
@@ -173,10 +181,11 @@ class StateLayout:
             aggregator=self.aggregator(hyper).init(params),
             actor=actor,
             loader=DataLoader(fragments, order, jnp.zeros(self.shape.buffers, jnp.int32)),
-            normalizers=init_normalizers(observation),
+            normalizers=normalizers,
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),
             key=keys.run,
             round=jnp.int32(0),
+            store=store,
         )
 
     def _action_dtype(self) -> Any:
@@ -206,7 +215,8 @@ class StateLayout:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
         if self.spec.host_fragments:
             return specs
-        return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
+        envs = PartitionSpec(None, AXIS) if self.spec.collection is None else PartitionSpec(None, None, AXIS)
+        return specs._replace(actor=jax.tree.map(lambda _: envs, state.actor))
 
     def _shardings(self, state: EngineState) -> EngineState:
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self.specs(state))

@@ -117,6 +117,11 @@ class WaveCarry(NamedTuple):
         update_sums = UpdateSums(*[jnp.zeros(state.round.shape)] * len(UpdateSums._fields))
         return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
 
+    @classmethod
+    def resumed(cls, state: EngineState, sums: jax.Array, update_sums: UpdateSums) -> WaveCarry:
+        """Carry before the first wave of a later step of a round, with the sums so far."""
+        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
+
     def published(self) -> WaveCarry:
         """State whose ring holds the newest version."""
         return self._replace(ring=versions.publish(self.ring, self.version, self.params))
@@ -138,7 +143,8 @@ class RoundMetrics(NamedTuple):
       gradients: number of gradients in the round.
       rejected: number of non-finite gradients since the run began.
       kl_coefficient: weight of the KL penalty after the round.
-      episodes: statistics of the episodes that ended in the round.
+      episodes: statistics of the episodes that ended in the round's data.
+      dropped_episodes: those of data that independent actors' data admission dropped; `None` with other actors.
     """
 
     loss: LossMetrics
@@ -150,11 +156,12 @@ class RoundMetrics(NamedTuple):
     rejected: jax.Array
     kl_coefficient: jax.Array
     episodes: EpisodeStatistics
+    dropped_episodes: EpisodeStatistics | None = None
 
     @classmethod
-    def zeros(cls, shape: tuple[int, ...]) -> RoundMetrics:
-        """Zero metrics of shape `[*shape]`, to be filled round by round."""
+    def zeros(cls, shape: tuple[int, ...], drops: bool = False) -> RoundMetrics:
+        """Zero metrics of shape `[*shape]`, to be filled round by round; `drops`: with `dropped_episodes`."""
         zeros = jnp.zeros(shape)
-        loss = LossMetrics(*[zeros] * len(LossMetrics._fields))
-        rest = dict.fromkeys(cls._fields[1:-1], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
-        return cls(loss=loss, episodes=EpisodeStatistics(zeros, zeros, zeros), **rest)
+        loss, none = LossMetrics(*[zeros] * len(LossMetrics._fields)), EpisodeStatistics(zeros, zeros, zeros)
+        rest = dict.fromkeys(cls._fields[1:-2], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
+        return cls(loss=loss, episodes=none, dropped_episodes=none if drops else None, **rest)

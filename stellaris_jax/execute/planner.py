@@ -9,12 +9,18 @@ from copy import deepcopy
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by
 from stellaris_jax.execute.schedule import Schedule
-from stellaris_jax.timeline import Plan, build_plan, minibatch_order
+from stellaris_jax.timeline import Plan, Round, build_plan, minibatch_order
+from stellaris_jax.timeline.collection import CollectionSizes, Collector
+from stellaris_jax.timeline.plan import build_collection_plan
 
 UNKNOWN = -1
+COLLECTION = "collection"
+"""Key of the segments that are not rolled yet, in the states of timelines."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,6 +55,9 @@ class Planner:
     def __init__(self, schedule: Schedule, chunks: ChunkCache | None = None):
         self.schedule, self.chunks = schedule, chunks or ChunkCache()
         self.shape, self.layout = schedule.spec.shape, schedule.spec.minibatch_layout
+        collection = self.shape.collection
+        self._collectors = [Collector(collection, self.shape.ring) for _ in schedule.seeds] if collection else []
+        self._sizes = [CollectionSizes.least(self.shape) for _ in schedule.blocks] if collection else []
         # Recorded rounds are no function of the configuration.
         self._shared_by = shared_by(schedule.config, schedule.spec) if schedule.recorded is None else None
         self._simulated = 0  # rounds simulated so far; UNKNOWN while a round is being simulated
@@ -89,6 +98,8 @@ class Planner:
         states = self._chunks[-1].timelines if self._chunks else self.schedule.states
         for timeline, state in zip(self.schedule.timelines, states, strict=True):
             timeline.restore(deepcopy(state))
+        for collector, state in zip(self._collectors, states, strict=bool(self._collectors)):
+            collector.restore(state.get(COLLECTION, []))
         self._simulated = begin
 
     @without_collection
@@ -104,21 +115,54 @@ class Planner:
         self._simulated = begin + size
         factors = [schedule.learning_rate_factor(begin + r) for r in range(size)]
 
-        def plan(block: slice, width: int) -> Plan:
-            sizes = list(zip(schedule.seeds[block], envs[block], strict=True))
-            # Drawn one at a time when they are laid out, so that none keeps memory for long.
-            orders = ((minibatch_order(seed, begin + r, layout, n, width) for seed, n in sizes) for r in range(size))
-            return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
-
-        plans = list(map(plan, schedule.blocks, widths))
-        waves = [sum(int(plan.bounds[r, 1] - plan.bounds[r, 0]) for plan in plans) for r in range(size)]
+        if self._collectors:
+            plans = self._collected(begin, rounds, factors)
+        else:
+            plans = self._rolled(begin, rounds, factors, envs, widths)
+        waves = [sum(plan.waves(r) for plan in plans) for r in range(size)]
         return Chunk(
             begin=begin,
             rounds=rounds,
             factors=factors,
             envs=envs,
             computed=[self.shape.wave_size * self.shape.seeds * number for number in waves],
-            timelines=[timeline.state() for timeline in schedule.timelines],
+            timelines=self._states(),
             plans=plans,
             widths=widths,
         )
+
+    def _rolled(
+        self, begin: int, rounds: list[list[Round]], factors: list[float], envs: list[int], widths: list[int]
+    ) -> list[Plan]:
+        """Plans of rounds that each roll a fragment, one for each block of seeds."""
+        schedule, layout, size = self.schedule, self.layout, len(rounds)
+
+        def plan(block: slice, width: int) -> Plan:
+            sizes = list(zip(schedule.seeds[block], envs[block], strict=True))
+            # Drawn one at a time when they are laid out, so that none keeps memory for long.
+            orders = ((minibatch_order(seed, begin + r, layout, n, width) for seed, n in sizes) for r in range(size))
+            return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
+
+        return list(map(plan, schedule.blocks, widths))
+
+    def _collected(self, begin: int, rounds: list[list[Round]], factors: list[float]) -> list[Plan]:
+        """Plans of independent actors' rounds, one for each block of seeds."""
+        steps = [[one.steps(round_) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds]
+        plans = []
+        for place, block in enumerate(self.schedule.blocks):
+            seeds = self.schedule.seeds[block]
+
+            def order(seed: int, batch: int, seeds: list[int] = seeds) -> np.ndarray:
+                return minibatch_order(seeds[seed], batch, self.layout)
+
+            chosen = [row[block] for row in steps]
+            plan, self._sizes[place] = build_collection_plan(self.shape, chosen, order, factors, self._sizes[place])
+            plans.append(plan)
+        return plans
+
+    def _states(self) -> list[dict[str, Any]]:
+        """States of the timelines, with the segments that are not rolled yet."""
+        states = [timeline.state() for timeline in self.schedule.timelines]
+        for collector, state in zip(self._collectors, states, strict=bool(self._collectors)):
+            state[COLLECTION] = collector.state()
+        return states

@@ -55,7 +55,8 @@ class SimulatedExecutor:
 
     @property
     def compiled(self) -> bool:
-        return self.inputs.engine.compiled_by_width.keys() >= set(self._next().widths)
+        chunk, engine = self._next(), self.inputs.engine
+        return engine.compiled.keys() >= set(map(engine.key, chunk.plans, chunk.widths))
 
     def compile(self) -> float:
         chunk, inputs, seconds = self._next(), self.inputs, 0.0

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from stellaris_jax.config.sections import PricesConfig, SystemConfig
+from stellaris_jax.config.sections import PricesConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.records import Usage
 
 HOUR = 3600.0

@@ -18,7 +18,7 @@ import numpy as np
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import shown
-from stellaris_jax.config.sections import SystemConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.admission import Admission
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient, Group, Usage

@@ -24,8 +24,10 @@ from stellaris_jax.timeline.joblog import durations, read_log
 from stellaris_jax.timeline.jobs import KINDS
 from stellaris_jax.timeline.ticks import ticks_of
 
-ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader")
+ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader", "actor_failure")
 BLOCK = 1024
+MOST_BLOCKS = 64
+"""Blocks that a stream keeps for access out of order."""
 WORKERS = {"delays.learner": "system.learners", "delays.actor": "platform.actors"}
 """Numbers of workers that a log of jobs provides, by delay section."""
 
@@ -256,6 +258,7 @@ class Stream:
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
+        self._blocks: dict[int, list[Any]] = {}  # recent blocks, for `at`
         self._left: list[Any] = []  # rest of the block, in reverse order, so that `pop` returns the next one
 
     def __next__(self) -> Any:
@@ -276,11 +279,26 @@ class Stream:
             taken += more
         return taken
 
+    def at(self, first: int, size: int) -> list[Any]:
+        """Durations `first`, ..., `first + size - 1` of the stream, wherever it stands."""
+        taken: list[Any] = []
+        while len(taken) < size:
+            number, offset = divmod(first + len(taken), BLOCK)
+            if number not in self._blocks:
+                if len(self._blocks) == MOST_BLOCKS:
+                    del self._blocks[min(self._blocks)]
+                self._blocks[number] = self._block(number)
+            taken += self._blocks[number][offset : offset + size - len(taken)]
+        return taken
+
     def _draw(self) -> None:
         number, offset = divmod(self.count, BLOCK)
+        self._left = self._block(number)[: offset - BLOCK - 1 : -1]
+
+    def _block(self, number: int) -> list[Any]:
+        """Durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of the stream, in its unit."""
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
-        seconds = _checked(self.model, self.model.block(generator, number))
-        self._left = self._measured(seconds)[: offset - BLOCK - 1 : -1]
+        return self._measured(_checked(self.model, self.model.block(generator, number)))
 
     def _measured(self, seconds: list[float]) -> list[Any]:
         """Block of durations in the stream's unit: seconds."""

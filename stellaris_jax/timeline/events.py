@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient
@@ -28,6 +28,27 @@ class FragmentLoaded:
     """Fragment that the data loader has turned into minibatches."""
 
     fragment: int
+
+
+@dataclass(slots=True)
+class SegmentBegun:
+    """Next segment of the fragment that a shard of independent actors rolls."""
+
+    shard: int
+
+
+@dataclass(slots=True)
+class FragmentEnded:
+    """End of the fragment that a shard of independent actors rolls."""
+
+    shard: int
+
+
+@dataclass(slots=True)
+class ActorDied:
+    """Death of a shard of independent actors."""
+
+    shard: int
 
 
 @dataclass(slots=True)
@@ -81,14 +102,21 @@ class GroupAggregated:
     fragments: list[int]
 
 
-Event = RolloutEnded | FragmentLoaded | InvocationEnded | ComputationBegun | ComputationEnded | GroupAggregated
+Event = (
+    RolloutEnded
+    | FragmentLoaded
+    | SegmentBegun
+    | FragmentEnded
+    | ActorDied
+    | InvocationEnded
+    | ComputationBegun
+    | ComputationEnded
+    | GroupAggregated
+)
 """Event of a timeline."""
 Scheduled = tuple[int, int, Event]
 """Tick of an event, its number in the order of scheduling, and the event."""
-KINDS: dict[str, Callable[..., Event]] = {
-    kind.__name__: kind
-    for kind in (RolloutEnded, FragmentLoaded, InvocationEnded, ComputationBegun, ComputationEnded, GroupAggregated)
-}
+KINDS: dict[str, Callable[..., Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def saved(scheduled: Scheduled) -> list[Any]:

@@ -7,13 +7,22 @@ of a group applies the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.collection import (
+    Bounds,
+    Collection,
+    CollectionShape,
+    CollectionSizes,
+    Step,
+    lay_out,
+    power_of_two,
+)
 from stellaris_jax.timeline.records import Round
 from stellaris_jax.timeline.ring import Ring
 
@@ -60,11 +69,14 @@ class Plan(NamedTuple):
       invocations: arguments of the waves' learner functions, `[C, S, L]`.
       weights: weight of each gradient (Eq. 4), float32 `[C, S, L]`; 0 marks an empty place.
       sizes: size H of the group that this wave completes, else 0, int32 `[C, S]`.
-      bounds: first wave of each round, and the one after its last, int32 `[R, 2]`.
+      bounds: first wave of each round, and the one after its last, int32 `[R, 2]`; with independent actors steps
+        instead of waves.
       behaviour: ring slot of the version that actors use, int32 `[R, S]`.
       envs: number of environments that take part in the round (the first ones), int32 `[R, S]`.
       order: the data loader's minibatches, as indices into the fragment's samples, int32 `[R, S, G, B]`; -1: none.
       learning_rate: factor on the base learning rate, float32 `[R]`.
+      collection: what independent actors roll, and batches; `None` for other actors, which roll a fragment a round.
+      steps: parts of each step of independent actors; `None` for other actors.
     """
 
     invocations: Invocation
@@ -75,6 +87,16 @@ class Plan(NamedTuple):
     envs: np.ndarray
     order: np.ndarray
     learning_rate: np.ndarray
+    collection: Collection | None = None
+    steps: Bounds | None = None
+
+    def waves(self, round_: int) -> int:
+        """Number of waves of gradients in a round."""
+        first, end = self.bounds[round_]
+        if self.steps is None:
+            return int(end - first)
+        gradients = self.steps.gradients[first:end]
+        return int((gradients[:, 1] - gradients[:, 0]).sum())
 
 
 class PlanShape(NamedTuple):
@@ -91,6 +113,7 @@ class PlanShape(NamedTuple):
       buffers: fragments kept.
       target_interval: versions from one target network to the next; 1 without target networks.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
+      collection: sizes of independent actors' collection; `None` for other actors.
     """
 
     rounds: int
@@ -103,6 +126,7 @@ class PlanShape(NamedTuple):
     buffers: int
     target_interval: int = 1
     kl_coefficient_per_gradient: bool = False
+    collection: CollectionShape | None = None
 
     @property
     def ring(self) -> Ring:
@@ -121,6 +145,8 @@ class PlanShape(NamedTuple):
     @property
     def capacity(self) -> int:
         """Largest number of waves of a plan: a round executes at most the gradients of `buffers` fragments."""
+        if self.collection is not None:
+            return (self.rounds + self.buffers) * self.gradients
         return self.rounds * self.gradients * self.buffers
 
 
@@ -198,21 +224,21 @@ def minibatch_order(
     return first.reshape(layout.epochs * count, layout.batch)
 
 
-def empty_plan(shape: PlanShape) -> Plan:
-    """Plan without any waves."""
-    rounds, seeds = shape.rounds, shape.seeds
-    places = (shape.capacity, seeds, shape.wave_size)
+def empty_plan(shape: PlanShape, capacity: int | None = None) -> Plan:
+    """Plan without any waves, with room for `capacity` of them, by default the shape's."""
+    rounds, seeds, capacity = shape.rounds, shape.seeds, capacity or shape.capacity
+    places = (capacity, seeds, shape.wave_size)
     buffer, minibatch, slot, target_slot, number = (np.zeros(places, np.int32) for _ in range(5))
     peers = Peers(number, np.zeros((*places, shape.peers), np.int32)) if shape.peers else None
     kl_coefficient = np.zeros(places, np.float32) if shape.kl_coefficient_per_gradient else None
     return Plan(
         invocations=Invocation(buffer, minibatch, slot, target_slot, peers, kl_coefficient),
         weights=np.zeros(places, np.float32),
-        sizes=np.zeros((shape.capacity, seeds), np.int32),
+        sizes=np.zeros((capacity, seeds), np.int32),
         bounds=np.zeros((rounds, 2), np.int32),
         behaviour=np.zeros((rounds, seeds), np.int32),
         envs=np.zeros((rounds, seeds), np.int32),
-        order=np.full((rounds, seeds, shape.gradients, shape.batch), -1, np.int32),
+        order=np.full((rounds * (shape.collection is None), seeds, shape.gradients, shape.batch), -1, np.int32),
         learning_rate=np.zeros(rounds, np.float32),
     )
 
@@ -246,12 +272,37 @@ def build_plan(
     for order, row in zip(plan.order, orders, strict=False):
         for minibatches, drawn in zip(order, row, strict=True):
             minibatches[: len(drawn)] = drawn
-    _lay_out(plan, shape, records)
+    _lay_out(plan, plan.bounds, shape, records)
     return plan
 
 
-def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -> None:
-    """Write the rounds' groups and their bounds into the plan."""
+def build_collection_plan(
+    shape: PlanShape,
+    rounds: Sequence[Sequence[Sequence[Step]]],
+    order: Callable[[int, int], np.ndarray],
+    learning_rate: Sequence[float],
+    sizes: CollectionSizes,
+) -> tuple[Plan, CollectionSizes]:
+    """Plan of independent actors' rounds, and the capacities of its collection.
+
+    Args:
+      shape: sizes of the plan.
+      rounds: steps of each round and seed, `[r][s][k]` (`stellaris_jax.timeline.collection.Collector`).
+      order: function from (seed's place, batch) to the batch's minibatches, int32 `[G, B]`.
+      learning_rate: the schedule's factor, `[r]`.
+      sizes: smallest capacities of the collection.
+    """
+    collection, bounds, round_bounds, rows, sizes = lay_out(shape, rounds, order, sizes)
+    # Steps of several seeds need not have as many waves, and then share fewer of them.
+    waves = sum(max(sum(-(-len(g.gradients) // shape.wave_size) for g in step.groups) for step in row) for row in rows)
+    plan = empty_plan(shape, shape.capacity if waves <= shape.capacity else power_of_two(waves))
+    plan.learning_rate[: len(rounds)] = learning_rate
+    _lay_out(plan, bounds.gradients, shape, rows)
+    return plan._replace(bounds=round_bounds, collection=collection, steps=bounds), sizes
+
+
+def _lay_out(plan: Plan, out: np.ndarray, shape: PlanShape, records: Sequence[Sequence[Round | Step]]) -> None:
+    """Write the groups of rounds or steps `[r][s]` into the plan, and their bounds into `out`."""
     cells = [record for row in records for record in row]
     groups = [group for record in cells for group in record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]
@@ -262,7 +313,7 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     last = counts.cumsum()
     begins, ends = done[last - counts], done[last]  # for each round and seed
     bounds = np.concatenate([[0], (ends - begins).reshape(len(records), -1).max(axis=1).cumsum()])
-    plan.bounds[: len(records)] = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    out[: len(records)] = np.stack([bounds[:-1], bounds[1:]], axis=1)
     seeds = np.tile(np.arange(shape.seeds), len(records)).repeat(counts)
     first = done[:-1] + (bounds[:-1].repeat(shape.seeds) - begins).repeat(counts)
     plan.sizes[first + waves - 1, seeds] = sizes

@@ -98,7 +98,7 @@ def checked_record(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
 def _field_names(kind: Any) -> tuple[str, ...]:
     """Names of a record's fields; empty for other types."""
     if is_dataclass(kind):
-        return tuple(entry.name for entry in fields(kind))
+        return tuple(entry.name for entry in fields(kind) if entry.metadata.get("stored", True))
     names: tuple[str, ...] = getattr(kind, "_fields", ()) if isinstance(kind, type) else ()
     return names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from typing import NamedTuple
 
 from stellaris_jax.timeline.ticks import SECOND
 
@@ -62,6 +63,76 @@ class Group:
 
 
 @dataclass(slots=True)
+class Fragment:
+    """Fragment of one shard of independent actors, from its begin to the batch that it becomes part of.
+
+    Attributes:
+      shard: number of its shard.
+      number: number of fragments that the shard had begun before; keys of random numbers depend on it.
+      order: number of fragments that all shards had begun before, repeated attempts included.
+      batch: number of completed batches when it was begun.
+      row: row of the store that holds its data.
+      begin: time of its begin, in seconds.
+      end: time of its end, in seconds.
+      versions: version of the policy that acts in each of its segments.
+      seconds: function-seconds of its actors.
+      attempts: attempts that died before this one.
+    """
+
+    shard: int
+    number: int
+    order: int
+    batch: int
+    row: int
+    begin: float
+    end: float = 0.0
+    versions: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    attempts: int = 0
+
+
+class Segment(NamedTuple):
+    """Part of a fragment that is rolled with one version.
+
+    Attributes:
+      shard: number of the shard.
+      number: number of its fragment.
+      part: its place in the fragment, from 0.
+      row: row of the store for the fragment.
+      version: version of the policy that acts.
+    """
+
+    shard: int
+    number: int
+    part: int
+    row: int
+    version: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Batch that the data loader has formed of one fragment's worth of samples for each shard.
+
+    Attributes:
+      index: number of the batch.
+      fragments: its fragments, by shard and number.
+      second: time at which it was formed, in seconds.
+      clock: newest version at that time.
+      loaded: time at which its minibatches could be had, in seconds.
+    """
+
+    index: int
+    fragments: list[Fragment]
+    second: float
+    clock: int
+    loaded: float = 0.0
+
+    def age(self, fragment: Fragment) -> int:
+        """Number of batches that were completed or formed since a fragment was begun: its data lag in batches."""
+        return self.index - fragment.batch
+
+
+@dataclass(slots=True)
 class Usage:
     """Totals since the run began, in simulated seconds and counts; the bill is computed from them.
 
@@ -73,9 +144,14 @@ class Usage:
       learner_startup: function-seconds of learners' containers starting.
       actor_busy: function-seconds of useful work of actors, data passing included.
       actor_startup: function-seconds of actors' containers starting.
+      actor_failed: function-seconds of rollouts that died.
+      actor_dropped: part of actor_busy spent on dropped fragments.
+      actor_blocked: actor-seconds during which actors had to wait before they could begin a fragment.
       aggregate_busy: function-seconds of aggregations.
       scaling_busy: seconds spent on choosing the next round's actors.
       actor_invocations: rollouts, one per actor and round.
+      actor_failures: rollouts that died.
+      fragments_dropped: fragments of shards that data admission has dropped.
       invocations: invocations of learners.
       failures: invocations of learners that died.
       updates: versions published.
@@ -95,9 +171,14 @@ class Usage:
     learner_startup: float = 0.0
     actor_busy: float = 0.0
     actor_startup: float = 0.0
+    actor_failed: float = 0.0
+    actor_dropped: float = 0.0
+    actor_blocked: float = 0.0
     aggregate_busy: float = 0.0
     scaling_busy: float = 0.0
     actor_invocations: int = 0
+    actor_failures: int = 0
+    fragments_dropped: int = 0
     invocations: int = 0
     failures: int = 0
     updates: int = 0
@@ -142,6 +223,13 @@ class Round:
       groups: groups whose aggregation started in the round.
       dropped: gradients dropped in the round.
       usage: totals since the run began, at the round's end.
+      batches: batches formed in the round, of independent actors.
+      dropped_fragments: fragments dropped in the round.
+      waiting: fragments that wait for a batch at the round's end.
+      data_lag_counts: number of segments in the round's gradients by their data lag in versions, 0, 1, ...
+      data_seconds: mean time from a fragment's begin to the start of a gradient on it, in seconds.
+      sequence: begun segments, formed batches, dropped fragments and groups, in the order in which they happened; of
+        independent actors, not stored.
     """
 
     index: int
@@ -154,6 +242,14 @@ class Round:
     groups: list[Group] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    batches: list[Batch] = field(default_factory=list)
+    dropped_fragments: list[Fragment] = field(default_factory=list)
+    waiting: int = 0
+    data_lag_counts: list[int] = field(default_factory=list)
+    data_seconds: float = 0.0
+    sequence: list[Segment | Batch | Fragment | Group] = field(
+        default_factory=list, repr=False, compare=False, metadata={"stored": False}
+    )
 
     def staleness(self) -> list[int]:
         """Staleness of every gradient aggregated in the round."""

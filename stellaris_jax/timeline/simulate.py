@@ -27,22 +27,27 @@ from typing import Any
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.sections import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, PlatformConfig
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
 from stellaris_jax.timeline.events import (
+    ActorDied,
     ComputationBegun,
     ComputationEnded,
     Event,
+    FragmentEnded,
     FragmentLoaded,
     GroupAggregated,
     InvocationEnded,
     RolloutEnded,
     Scheduled,
+    SegmentBegun,
     restored,
     saved,
 )
+from stellaris_jax.timeline.free_actors import ActorLayout, FreeActors, Streams
 from stellaris_jax.timeline.old_states import converted
 from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.record_json import as_data, record_of
@@ -61,6 +66,7 @@ class Timeline:
       seed: seed of the durations.
       actors: largest number of actors of a round; all of the platform's by default.
       detects: whether choosing the next round's actors takes time.
+      layout: shards of independent actors; `None` for other actors.
 
     Attributes:
       forming: group whose aggregation is under way on a platform with slowdowns; its `published` is corrected until
@@ -78,6 +84,7 @@ class Timeline:
             seed=seed,
             actors=limits_of(config).maximum,
             detects=register.scaling[config.scaling.rule].detects,
+            layout=ActorLayout.of(config),
         )
 
     def __init__(
@@ -90,6 +97,7 @@ class Timeline:
         seed: int,
         actors: int | None = None,
         detects: bool = False,
+        layout: ActorLayout | None = None,
     ):
         self.system = system
         self.gradients_per_round = gradients_per_round
@@ -114,6 +122,20 @@ class Timeline:
         self.spent = Usage(**dict.fromkeys(DURATIONS, 0))  # in ticks
         self.draw = self.streams["learner"].__next__
         self.coordinator = Coordinator(system, self.spent)
+        self.free: FreeActors | None = None
+        if layout is not None:
+            chances = Stream(Chance(), seed, "actor_failure")
+            self.free = FreeActors(
+                system,
+                layout,
+                ticks(platform.cache),
+                delays.actor_failure,
+                self.actor_containers,
+                Streams(self.streams["actor"], chances),
+                self.spent,
+                self._schedule,
+            )
+            self.streams["actor_failure"] = chances
         self.tick = 0
         self.fragment = 0
         self.collecting = False
@@ -144,13 +166,32 @@ class Timeline:
         Raises:
           RunError: rule and admission let no learner start although no other event is pending.
         """
-        coordinator, remaining, events = self.coordinator, self.coordinator.remaining, self._events
+        coordinator, remaining = self.coordinator, self.coordinator.remaining
         actors = self.actors if actors is None else actors
         record = Round(self.fragment, coordinator.clock, self.now, actors)
         if actors == 0:
             record.arrived, record.complete, record.usage = coordinator.clock, self.now, self.usage
             self.fragment += 1
             return record
+        if self.free is not None:
+            return self._batch(self.free, record, self.gradients_per_round if gradients is None else gradients)
+        self._begin_rollout(record, actors)
+        remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
+        self.fragment += 1
+        consumed = self.fragment - self.depth
+        while self.collecting or remaining[consumed] > 0:
+            self._happen(record)
+            for start in coordinator.starts():
+                self._invoke(start)
+            if self.contention is not None:
+                self._pace(self.contention)
+        remaining.pop(consumed, None)
+        self.spent.seconds = self.tick
+        record.usage = self.usage
+        return record
+
+    def _begin_rollout(self, record: Round, actors: int) -> None:
+        """Draw the durations of a round's actors, and schedule their end."""
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0
         spent, durations = self.spent, self.streams["actor"].take(actors)
         startups = self.actor_containers.startups(actors, self.tick + detection)
@@ -160,34 +201,77 @@ class Timeline:
         spent.actor_busy += total
         spent.actor_invocations += actors
         record.actor_seconds = total / (actors * SECOND)
-        remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
         longest = max(map(add, startups, durations)) if any(startups) else max(durations)
         self._schedule(detection + longest + self.actor_passing, RolloutEnded(self.fragment, actors))
+
+    def _batch(self, free: FreeActors, record: Round, gradients: int) -> Round:
+        """Simulate until the batch of a round is complete, with independent actors."""
+        self._settle(free, record, gradients)
+        while free.queue.completed <= record.index:
+            self._happen(record)
+            self._settle(free, record, gradients)
         self.fragment += 1
-        consumed = self.fragment - self.depth
-        while self.collecting or remaining[consumed] > 0:
-            if events:
-                self.tick, _, event = heappop(events)
-                if type(event) is InvocationEnded:
-                    self._end(event, record)
-                else:
-                    self._handle(event, record)
-            elif not coordinator.queue:
-                raise RunError(
-                    f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start "
-                    f"at {self.now:g} simulated seconds, while nothing else is under way; one must be allowed to then."
-                )
-            else:
-                self._do(coordinator.on_stall(self.now), record)
-            for start in coordinator.starts():
-                self._invoke(start)
-            if self.contention is not None:
-                self._pace(self.contention)
-        remaining.pop(consumed, None)
-        spent.seconds = self.tick
+        self.spent.seconds = self.tick
+        free.end_round(record)
         record.usage = self.usage
         return record
+
+    def _settle(self, free: FreeActors, record: Round, gradients: int) -> None:
+        """Do all that can be done now: drop and begin fragments, form batches, start learners."""
+        coordinator, queue = self.coordinator, free.queue
+        while True:
+            queue.clock = coordinator.clock
+            while queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0:
+                del coordinator.remaining[queue.completed]
+                queue.completed += 1
+            changed = True
+            while changed:
+                changed = free.evict(record) | self._form(free, record, gradients)
+                while free.begin(self.tick, record):
+                    changed = True
+            started = list(map(self._invoke, coordinator.starts()))
+            if started:
+                continue
+            if self.contention is not None:
+                self._pace(self.contention)
+            stuck = not (coordinator.pointers or coordinator.running or coordinator.aggregating or queue.loading)
+            if not (stuck and queue.blocked and coordinator.queue):
+                return
+            self._do(coordinator.on_stall(self.now), record)
+
+    def _form(self, free: FreeActors, record: Round, gradients: int) -> bool:
+        """Form the next batch if no minibatch waits; returns whether there was one."""
+        batch = None if self.coordinator.pointers else free.form(self.tick, record)
+        if batch is None:
+            return False
+        self.coordinator.remaining[batch.index] = gradients
+        free.queue.loading = True
+        loading = next(self.streams["loader"])
+        if loading > 0:
+            self._schedule(loading, FragmentLoaded(batch.index))
+        else:
+            self._loaded(batch.index, record)
+        return True
+
+    def _happen(self, record: Round) -> None:
+        """Process the next event; without any, aggregate the queue although the rule would wait."""
+        if self._events:
+            self.tick, _, event = heappop(self._events)
+            if type(event) is InvocationEnded:
+                self._end(event, record)
+            else:
+                self._handle(event, record)
+        elif self.coordinator.queue:
+            self._do(self.coordinator.on_stall(self.now), record)
+        else:
+            names = f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start"
+            if self.free is not None and not self.coordinator.pointers:
+                names = f"system.data_admission={self.system.data_admission} lets no actor begin and no batch be formed"
+            raise RunError(
+                f"{names} at {self.now:g} simulated seconds, while nothing else is under way; one must be allowed to "
+                "then."
+            )
 
     def _schedule(self, delay: int, event: Event) -> None:
         self._order += 1
@@ -205,6 +289,10 @@ class Timeline:
                     self._loaded(event.fragment, record)
             case FragmentLoaded():
                 self._loaded(event.fragment, record)
+            case SegmentBegun() | FragmentEnded() | ActorDied():
+                assert self.free is not None, "actors are not independent"
+                self.free.queue.clock = self.coordinator.clock
+                self.free.handle(event, self.tick, record)
             case GroupAggregated():
                 if self.contention is not None:
                     del self.contention.under_way[PARAMETER_FUNCTION]
@@ -237,6 +325,9 @@ class Timeline:
     def _loaded(self, fragment: int, record: Round) -> None:
         """Hand a fragment's minibatches to the learners."""
         self.collecting = False
+        if self.free is not None:
+            self.free.queue.loading = False
+            self.free.batches[fragment].loaded = self.now
         record.arrived, record.complete = self.coordinator.clock, self.now
         self.coordinator.on_data(fragment)
 
@@ -248,6 +339,7 @@ class Timeline:
                 self.spent.learner_dropped += sum(ticks(g.end) - ticks(g.start) for g in action.gradients)
                 continue
             record.groups.append(action)
+            record.sequence.append(action)
             duration = next(self.streams["aggregate"])
             self.spent.aggregate_busy += duration
             action.published = (self.tick + duration) / SECOND
@@ -319,6 +411,7 @@ class Timeline:
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
+            **({"actors": self.free.state()} if self.free is not None else {}),
         }
 
     @staticmethod
@@ -339,5 +432,8 @@ class Timeline:
             self.contention.restore(state.get("company") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
+        if self.free is not None:
+            self.free.usage = self.free.queue.usage = self.spent
+            self.free.restore(state["actors"])
         for name, drawn in state["streams"].items():  # states of earlier versions lack newer streams
             self.streams[name].restore(drawn)

@@ -50,6 +50,7 @@ class Samples(NamedTuple):
       target_policy: parameters of pi_t(.|s), the target network's policy, which the learner adds if there is one.
       first: see `Past`; `None` without memory.
       carry: see `Past`, one row per sequence; `None` without memory.
+      version: version of the behaviour policy, int32; `None` if all samples of a fragment have the same.
     """
 
     obs: jax.Array
@@ -64,6 +65,7 @@ class Samples(NamedTuple):
     target_policy: jax.Array | None = None
     first: jax.Array | None = None
     carry: Carry = None
+    version: jax.Array | None = None
 
     @property
     def past(self) -> Past | None:
@@ -72,7 +74,7 @@ class Samples(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Version numbers of the learner's policy and of the behaviour policy, int32 scalars."""
+    """Version numbers of the learner's policy and of the behaviour policy, int32 scalars; or the latter by sample."""
 
     learner: jax.Array
     behaviour: jax.Array

@@ -1,0 +1,99 @@
+"""Rounds of independent actors: steps of collection, forming batches, and waves of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.engine import versions
+from stellaris_jax.engine.prepare import EpisodeStatistics
+from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.store import publish_statistics
+from stellaris_jax.engine.wave import RoundInputs, WaveCarry
+from stellaris_jax.timeline.plan import Plan
+
+T = TypeVar("T")
+
+
+def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T) -> T:
+    """`jax.lax.fori_loop` from `bounds[0]` to before `bounds[1]`."""
+    first, end = bounds
+    result: T = jax.lax.fori_loop(first, end, body, start)
+    return result
+
+
+class RoundSteps(NamedTuple):
+    """Program of independent actors' rounds.
+
+    Attributes:
+      shards: program parts of actors.
+      over_seeds: `jax.vmap` over seeds, or nothing for one seed.
+      hyper: hyper-parameters.
+      plan: plan of the chunk.
+      wave: wave of gradients: (inputs, its number, state) -> state.
+    """
+
+    shards: Shards
+    over_seeds: Callable[..., Any]
+    hyper: Hyper
+    plan: Plan
+    wave: Callable[[RoundInputs, jax.Array, WaveCarry], WaveCarry]
+
+    def run(
+        self, state: EngineState, round_: jax.Array
+    ) -> tuple[EngineState, WaveCarry, EpisodeStatistics, EpisodeStatistics]:
+        """Execute a round's steps.
+
+        Returns:
+          (state, carry after the last wave, statistics of episodes in the round's data, those in dropped data).
+        """
+        none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
+        start = WaveCarry.start(state)
+        first = (state, start.sums, start.update_sums, (none, none))
+        step = partial(self._step, round_)
+        state, sums, update_sums, (kept, dropped) = loop(self.plan.bounds[round_], step, first)
+        return state, WaveCarry.resumed(state, sums, update_sums), kept, dropped
+
+    def _step(self, round_: jax.Array, k: jax.Array, so_far: Any) -> Any:
+        state, sums, update_sums, (kept, dropped) = so_far
+        collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
+        assert collection is not None, "actors are not independent"
+        assert bounds is not None, "actors are not independent"
+
+        def publish(state: EngineState) -> EngineState:
+            return state._replace(ring=versions.publish(state.ring, state.version, state.params))
+
+        def whole(i: jax.Array, state: EngineState) -> EngineState:
+            chosen = (collection.whole_slot[i], collection.whole_number[i], collection.whole_rows[i])
+            rolled: EngineState = seeds(self.shards.whole_wave)(self.hyper, state, *chosen)
+            return rolled
+
+        def wave(i: jax.Array, state: EngineState) -> EngineState:
+            segments = Segments(collection.slot[i], collection.number[i], collection.segment[i], collection.row[i])
+            rolled: EngineState = seeds(self.shards.wave)(self.hyper, state, segments)
+            return rolled
+
+        def form(i: jax.Array, so_far: tuple[EngineState, EpisodeStatistics]) -> tuple[EngineState, EpisodeStatistics]:
+            state, kept = so_far
+            chosen = (collection.rows[i], collection.buffer[i], collection.order[i])
+            state, episodes = seeds(self.shards.form)(self.hyper, state, *chosen)
+            return state, jax.tree.map(jnp.add, kept, episodes)
+
+        state = seeds(publish)(state)
+        state = loop(bounds.whole[k], whole, state)
+        state = loop(bounds.waves[k], wave, state)
+        dropped = jax.tree.map(jnp.add, dropped, seeds(dropped_episodes)(state, collection.dropped[k]))
+        state, kept = loop(bounds.batches[k], form, (state, kept))
+        inputs = RoundInputs(self.hyper, state.loader, state.kl_coefficient, self.plan.learning_rate[round_])
+        before = state.version
+        carry = WaveCarry.resumed(state, sums, update_sums)
+        waves = loop(bounds.gradients[k], partial(self.wave, inputs), carry)
+        state = waves.end(state)
+        store = seeds(publish_statistics)(state.store, state.normalizers.obs, state.version, before)
+        return state._replace(store=store), waves.sums, waves.update_sums, (kept, dropped)

@@ -1,0 +1,161 @@
+"""Steps of independent actors: shards roll segments into the store, and batches are formed of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.engine import learner, store, versions
+from stellaris_jax.engine.aggregator import rows as as_rows
+from stellaris_jax.engine.keys import FragmentKeys
+from stellaris_jax.engine.mesh import AXIS
+from stellaris_jax.engine.prepare import EpisodeStatistics, collected, ended_episodes, prepared
+from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, rollout
+from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.envs.base import VecEnv
+
+
+class Shards(NamedTuple):
+    """Program parts of independent actors, for one seed and one device.
+
+    Attributes:
+      env: the environment.
+      network: the policy's network.
+      options: options of observations and rewards.
+      spec: program spec of the run.
+    """
+
+    env: VecEnv
+    network: ActorCritic
+    options: EnvConfig
+    spec: ProgramSpec
+
+    @property
+    def axis(self) -> str | None:
+        """Mesh axis of several devices."""
+        return AXIS if self.spec.devices > 1 else None
+
+    def _keys(self, state: EngineState, number: jax.Array) -> FragmentKeys:
+        """Keys of fragment `number` on this device; `envs` has the shape `[A, n]`."""
+        spec = self.spec
+        assert spec.collection is not None, "actors are not independent"
+        keys = FragmentKeys.of(state.key, number, spec.envs)
+        envs, local = keys.envs.reshape(spec.collection.shards, spec.shard_envs), spec.shard_envs // spec.devices
+        if self.axis is not None:
+            envs = jax.lax.dynamic_slice_in_dim(envs, jax.lax.axis_index(self.axis) * local, local, axis=1)
+        return keys._replace(envs=envs)
+
+    def _rolled(self, fragment: Fragment, episodes: EpisodeStatistics, data: Any) -> store.Rolled:
+        """Segments `[A, t, n, ...]`, gathered from all devices."""
+        carry = fragment.carry
+        totals = jnp.stack(episodes, axis=-1)
+        if self.axis is not None:
+            data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
+            carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
+            totals = jax.lax.psum(totals, self.axis)
+        return store.Rolled(data, carry, fragment.version, totals)
+
+    def whole_wave(
+        self, hyper: Hyper, state: EngineState, slot: jax.Array, number: jax.Array, rows: jax.Array
+    ) -> EngineState:
+        """Roll fragment `number` of all shards with the version in a ring slot, into the rows `[A]` of the store."""
+        shape, kept = self.spec.collection, _store(state)
+        assert shape is not None, "actors are not independent"
+        keys = self._keys(state, number)
+        keys = keys._replace(envs=keys.envs.reshape(-1))
+        before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
+        params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
+        inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
+        actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
+        version = state.version - versions.behind(state.ring, state.version, slot)
+        fragment = Fragment(trajectory, params, normalizers, version, before.carry)
+        data = collected(self.network, self.options, fragment)
+
+        def by_shard(x: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x.reshape(x.shape[0], shape.shards, -1, *x.shape[2:]), 1, 0)
+
+        columns = trajectory._replace(last_obs=trajectory.last_obs[None], first=None)
+        episodes = jax.vmap(lambda one: ended_episodes(one, None))(jax.tree.map(by_shard, columns))
+        sharded = partial(jax.tree.map, lambda x: x.reshape(shape.shards, -1, *x.shape[1:]))
+        fragment = fragment._replace(carry=sharded(before.carry), version=jnp.full(shape.shards, version))
+        rolled = self._rolled(fragment, episodes, jax.tree.map(by_shard, data))
+        zeros = jnp.zeros(shape.shards, jnp.int32)
+        kept = store.write(kept, rolled, rows, zeros, zeros)
+        kept = kept._replace(version=kept.version.at[rows].set(version))
+        return state._replace(actor=sharded(actor), store=kept)
+
+    def wave(self, hyper: Hyper, state: EngineState, wave: Segments) -> EngineState:
+        """Roll one segment of each shard with a version of its own, into the store."""
+        shape, kept, steps = self.spec.collection, _store(state), self.spec.segment_steps
+        assert shape is not None, "actors are not independent"
+        fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
+        keys = jax.vmap(partial(self._keys, state))(wave.number)
+        shards = jnp.arange(shape.shards)
+        keys = keys._replace(envs=keys.envs[shards, shards])  # each shard's own of its fragment's
+        version = state.version - versions.behind(state.ring, state.version, wave.slot)
+        first, normalizers = wave.segment * steps, self._normalizers(state, wave.slot)
+        one = Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
+
+        def roll(inputs: RolloutInputs) -> tuple[ActorState, Any, EpisodeStatistics, Any]:
+            run = rollout(self.env, self.network, self.options, steps, inputs, self.spec.steps)
+            actor, trajectory = run
+            fragment = Fragment(trajectory, inputs.params, inputs.normalizers, 0, inputs.actor.carry)
+            return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None), None
+
+        axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
+        inputs = RolloutInputs(fetched, normalizers, state.actor, keys, hyper.gamma, first)
+        actor, data, episodes, _ = jax.vmap(roll, in_axes=(axes,))(inputs)
+        rolls = wave.row < shape.rows
+        actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, state.actor)
+        fragment = Fragment(None, None, normalizers, version, state.actor.carry)  # type: ignore[arg-type]
+        rolled = self._rolled(fragment, episodes, data)
+        return state._replace(actor=actor, store=store.write(kept, rolled, wave.row, first, wave.segment))
+
+    def _normalizers(self, state: EngineState, slot: jax.Array) -> Normalizers:
+        """Statistics that the version in a slot acts with; for slots `[A]`, those of observations have that axis."""
+        ring = _store(state).statistics
+        if ring is None:
+            return state.normalizers
+        return state.normalizers._replace(obs=jax.tree.map(lambda x: x[slot], ring))
+
+    def form(
+        self, hyper: Hyper, state: EngineState, rows: jax.Array, buffer: jax.Array, order: jax.Array
+    ) -> tuple[EngineState, EpisodeStatistics]:
+        """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
+        data, carry, version, episodes = store.batch(_store(state), rows)
+        sequences = self.spec.algorithm.sequences
+        samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, sequences)
+        samples = samples._replace(version=version)
+        loader = learner.store(state.loader, jnp.maximum(buffer, 0), samples, order, version[0])
+        formed = state._replace(loader=loader, normalizers=normalizers)
+        if self.spec.seeds == 1:
+            return formed, episodes
+        # Seeds that form no batch at this place keep their state.
+        chosen: EngineState = jax.tree.map(lambda new, old: jnp.where(buffer >= 0, new, old), formed, state)
+        return chosen, jax.tree.map(lambda x: jnp.where(buffer >= 0, x, 0.0), episodes)
+
+
+class Segments(NamedTuple):
+    """Segments of a collect wave, one for each shard `[A]`; see `stellaris_jax.timeline.collection.Collection`."""
+
+    slot: jax.Array
+    number: jax.Array
+    segment: jax.Array
+    row: jax.Array
+
+
+def _store(state: EngineState) -> store.Store:
+    assert state.store is not None, "actors are not independent"
+    return state.store
+
+
+def dropped_episodes(state: EngineState, dropped: jax.Array) -> EpisodeStatistics:
+    """Statistics of the episodes that ended in dropped fragments; `dropped` `[rows + 1]` counts them by row."""
+    return EpisodeStatistics(*(dropped[:, None] * _store(state).episodes).sum(axis=0))

@@ -1,0 +1,163 @@
+"""Data queue and data loader of independent actors: an event-driven state machine; the caller supplies time.
+
+It is the counterpart of the `Coordinator` on the side of actors. The simulator and a live run drive it alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.config.system import SystemConfig
+from stellaris_jax.timeline.data_admission import admission_of, queue_capacity, store_rows
+from stellaris_jax.timeline.record_json import as_data, record_of
+from stellaris_jax.timeline.records import Batch, Fragment, Usage
+
+
+class DataQueue:
+    """State machine of fragments and batches; the `DataView` of data admission.
+
+    Args:
+      system: options of actors and of data admission.
+      shards: number A of shards.
+      usage: counters that it increments.
+    """
+
+    def __init__(self, system: SystemConfig, shards: int, usage: Usage):
+        self.system, self.shards, self.usage = system, shards, usage
+        self.capacity = queue_capacity(system, shards)
+        self.admission = admission_of(system)
+        self.waiting: list[Fragment] = []
+        self.rolling: dict[int, Fragment] = {}
+        self.begun = [0] * shards
+        self.order = 0
+        self.formed = 0
+        self.completed = 0
+        self.clock = 0
+        self.loading = False
+        # Rows of the store: every fragment that is under way or waits has one.
+        self.rows = list(range(store_rows(system, shards)))
+
+    @property
+    def outstanding(self) -> int:
+        """Fragments that wait or are under way."""
+        return len(self.waiting) + len(self.rolling)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether no fragment that is begun now could become part of the next batch."""
+        unfinished = self.formed - self.completed
+        return unfinished >= self.system.batches_in_flight or not self.admission.keeps(unfinished, self)
+
+    def visible(self) -> int:
+        """Newest version that actors can fetch."""
+        every = self.system.publish_every
+        return max(0, self.clock - self.system.publish_lag) // every * every
+
+    def may_begin(self, shard: int) -> bool:
+        """Whether a shard that rolls nothing may begin its next fragment."""
+        full = self.admission.blocks and len(self.waiting) >= self.capacity
+        return not full and bool(self.admission.may_begin(shard, self))
+
+    def begin(self, shard: int, now: float, attempts: int = 0) -> Fragment:
+        """Begin the next fragment of a shard and its first segment.
+
+        Args:
+          shard: number of the shard.
+          now: second of the begin.
+          attempts: attempts at the fragment that have died; then it is begun again.
+        """
+        number = self.begun[shard] - (attempts > 0)
+        fragment = Fragment(shard, number, self.order, self.completed, self.rows.pop(0), now, attempts=attempts)
+        self.begun[shard] = number + 1
+        self.order += 1
+        self.rolling[shard] = fragment
+        self.fetch(shard)
+        return fragment
+
+    def fetch(self, shard: int) -> int:
+        """Begin the next segment of the fragment that a shard rolls; returns its version."""
+        version = self.visible()
+        self.rolling[shard].versions.append(version)
+        return version
+
+    def on_death(self, shard: int) -> Fragment:
+        """Give up an attempt; the shard must begin again at once."""
+        fragment = self.rolling.pop(shard)
+        self._free([fragment])
+        self.usage.actor_failures += 1
+        return fragment
+
+    def on_fragment(self, shard: int, now: float, seconds: float) -> Fragment:
+        """Queue the fragment that a shard has completed.
+
+        Args:
+          shard: number of the shard.
+          now: second of the completion.
+          seconds: function-seconds of its actors.
+        """
+        fragment = self.rolling.pop(shard)
+        fragment.end, fragment.seconds = now, seconds
+        self.waiting.append(fragment)
+        return fragment
+
+    def evict(self) -> list[Fragment]:
+        """Drop the waiting fragments that data admission evicts now."""
+        evicted = [fragment for fragment in self.admission.evicts(self) if self._waits(fragment)]
+        if evicted:
+            orders = {fragment.order for fragment in evicted}
+            self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
+            self.usage.fragments_dropped += len(evicted)
+            self._free(evicted)
+        return evicted
+
+    def form(self, now: float) -> Batch | None:
+        """Form the next batch if fewer than `batches_in_flight` are unfinished and data admission selects enough."""
+        if self.loading or self.formed - self.completed >= self.system.batches_in_flight:
+            return None
+        chosen = list(self.admission.selects(self))
+        if len(chosen) < self.shards:
+            return None
+        orders = {fragment.order for fragment in chosen}
+        if len(chosen) > self.shards or len(orders) < self.shards or not all(map(self._waits, chosen)):
+            name = type(self.admission).__name__
+            raise RunError(
+                f"{name}.selects must return {self.shards} different fragments of view.waiting, or fewer to wait."
+            )
+        self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
+        chosen.sort(key=lambda fragment: (fragment.shard, fragment.number))
+        batch = Batch(self.formed, chosen, now, self.clock)
+        self.formed += 1
+        self._free(chosen)
+        return batch
+
+    def _waits(self, fragment: Fragment) -> bool:
+        return any(fragment is one for one in self.waiting)
+
+    def _free(self, fragments: list[Fragment]) -> None:
+        self.rows += [fragment.row for fragment in fragments]
+        self.rows.sort()
+
+    # Saving --------------------------------------------------------------------------------------------------------
+
+    _PLAIN = ("order", "formed", "completed", "clock", "loading")
+
+    def state(self) -> dict[str, Any]:
+        """State without `usage`, as JSON data."""
+        return {
+            **{name: getattr(self, name) for name in self._PLAIN},
+            "begun": list(self.begun),
+            "rows": list(self.rows),
+            "waiting": [as_data(fragment) for fragment in self.waiting],
+            "rolling": [as_data(fragment) for fragment in self.rolling.values()],
+            "admission": self.admission.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state()` returned (it may have passed through JSON)."""
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        self.begun, self.rows = list(state["begun"]), list(state["rows"])
+        self.waiting = [record_of(Fragment, one) for one in state["waiting"]]
+        self.rolling = {one["shard"]: record_of(Fragment, one) for one in state["rolling"]}
+        self.admission.restore(state["admission"])

@@ -1,0 +1,245 @@
+"""Independent actors in the simulator: shards that roll fragments one after the other, each at its own pace.
+
+A fragment of shard a takes draws j P + i of the actors' stream, where j is its number and i the shard's actors of P.
+So it takes as long as in `barrier` mode, where fragment j takes draws j P, ..., (j + 1) P - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.config.system import SystemConfig
+from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.data_queue import DataQueue
+from stellaris_jax.timeline.delays import Stream
+from stellaris_jax.timeline.events import ActorDied, Event, FragmentEnded, SegmentBegun
+from stellaris_jax.timeline.platform import Containers
+from stellaris_jax.timeline.record_json import as_data, record_of
+from stellaris_jax.timeline.records import Batch, Fragment, Round, Segment, Usage
+from stellaris_jax.timeline.ticks import SECOND
+
+MOST_BEGUN = 100_000
+"""Largest number of fragments that a shard may begin, on average, before the next batch is complete."""
+
+
+class ActorLayout(NamedTuple):
+    """Shards of independent actors.
+
+    Attributes:
+      shards: number A of shards.
+      actors: number P of the platform's actors, which the shards share.
+      segments: segments S of a fragment.
+    """
+
+    shards: int
+    actors: int
+    segments: int
+
+    @classmethod
+    def of(cls, config: Config) -> ActorLayout | None:
+        """Layout of a configuration; `None` unless actors are independent."""
+        shards = config.actor_shards
+        return cls(shards, config.platform.actors, config.segments) if shards else None
+
+    def of_shard(self, shard: int) -> range:
+        """Actors of a shard."""
+        return range(shard * self.actors // self.shards, (shard + 1) * self.actors // self.shards)
+
+
+class Streams(NamedTuple):
+    """Random numbers of actors: durations in ticks, and chances of dying."""
+
+    durations: Stream
+    failures: Stream
+
+
+class FreeActors:
+    """Shards of actors, each of which begins its next fragment as soon as the data queue lets it.
+
+    Args:
+      system: options of actors and data admission.
+      layout: the shards.
+      passing: ticks to pass a policy or a trajectory.
+      failure: probability that an attempt at a fragment dies.
+      containers: containers of the actors.
+      streams: random numbers.
+      usage: counters, in ticks.
+      schedule: function that schedules an event after a number of ticks.
+    """
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        layout: ActorLayout,
+        passing: int,
+        failure: float,
+        containers: Containers,
+        streams: Streams,
+        usage: Usage,
+        schedule: Callable[[int, Event], None],
+    ):
+        self.layout, self.passing, self.failure = layout, passing, failure
+        self.containers, self.streams, self.usage, self.schedule = containers, streams, usage, schedule
+        self.queue = DataQueue(system, layout.shards, usage)
+        self.idle_since: dict[int, int] = dict.fromkeys(range(layout.shards), 0)
+        self.begun: dict[int, int] = {}
+        self.lasts: dict[int, int] = {}
+        self.startups: dict[int, int] = {}
+        self.dies: dict[int, int] = {}
+        self.batches: dict[int, Batch] = {}
+        self.since_batch = 0
+
+    def begin(self, tick: int, record: Round) -> bool:
+        """Begin a fragment with the first shard that is idle and may; returns whether there was one."""
+        for shard in sorted(self.idle_since):
+            if self.queue.may_begin(shard):
+                self._begin(shard, tick, record)
+                return True
+        return False
+
+    def _begin(self, shard: int, tick: int, record: Round, attempts: int = 0) -> None:
+        fragment, actors = self.queue.begin(shard, tick / SECOND, attempts), self.layout.of_shard(shard)
+        self.usage.actor_blocked += (tick - self.idle_since.pop(shard)) * len(actors)
+        self.since_batch += 1
+        if self.since_batch > MOST_BEGUN * self.layout.shards:
+            raise RunError(
+                f"Actors have begun {self.since_batch} fragments while no batch was completed, until "
+                f"{tick / SECOND:g} simulated seconds: delays.actor is too short beside delays.learner, or learners "
+                "wait for ever."
+            )
+        startups, durations = self._drawn(fragment, tick)
+        self.begun[shard], self.lasts[shard] = tick, max(map(add, startups, durations))
+        whole = self._until(shard, self.layout.segments) + self.passing
+        self.dies.pop(shard, None)
+        if self.failure > 0.0:
+            fails, fraction = next(self.streams.failures), next(self.streams.failures)
+            if fails < self.failure:
+                self.dies[shard] = round(whole * Fraction(fraction))
+        self.startups[shard] = sum(startups)
+        self._segment(fragment, record)
+        self._next(fragment, tick)
+
+    def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
+        """Ticks that the actors of a fragment take to start, and then to roll it."""
+        actors = self.layout.of_shard(fragment.shard)
+        durations = self.streams.durations.at(fragment.number * self.layout.actors + actors.start, len(actors))
+        return [self.containers.startup(actor, tick) for actor in actors], durations
+
+    def _until(self, shard: int, segment: int) -> int:
+        """Ticks from a fragment's begin to that of a segment; segment S is the end, but for passing the trajectory."""
+        return segment * self.passing + self.lasts[shard] * segment // self.layout.segments
+
+    def _next(self, fragment: Fragment, tick: int) -> None:
+        """Schedule the next event of a fragment under way."""
+        shard, segments = fragment.shard, len(fragment.versions)
+        last = segments == self.layout.segments
+        due = self._until(shard, segments) + self.passing * last
+        event: Event = FragmentEnded(shard) if last else SegmentBegun(shard)
+        if shard in self.dies and self.dies[shard] <= due:
+            due, event = self.dies[shard], ActorDied(shard)
+        self.schedule(self.begun[shard] + due - tick, event)
+
+    def _segment(self, fragment: Fragment, record: Round) -> None:
+        """Record the segment that has begun, unless its attempt will die, so that its data never exist."""
+        if fragment.shard not in self.dies:
+            part = len(fragment.versions) - 1
+            segment = Segment(fragment.shard, fragment.number, part, fragment.row, fragment.versions[-1])
+            record.sequence.append(segment)
+
+    def handle(self, event: SegmentBegun | FragmentEnded | ActorDied, tick: int, record: Round) -> None:
+        """Process an event of an actor."""
+        shard, queue = event.shard, self.queue
+        if isinstance(event, SegmentBegun):
+            queue.fetch(shard)
+            self._segment(queue.rolling[shard], record)
+            self._next(queue.rolling[shard], tick)
+            return
+        actors = self.layout.of_shard(shard)
+        for actor in actors:
+            self.containers.release(actor, tick)
+        self.idle_since[shard] = tick
+        if isinstance(event, ActorDied):
+            self.usage.actor_failed += len(actors) * (tick - self.begun[shard])
+            self._begin(shard, tick, record, queue.on_death(shard).attempts + 1)
+            return
+        fragment = queue.rolling[shard]
+        first = fragment.number * self.layout.actors + actors.start
+        passing = len(actors) * (self.layout.segments + 1) * self.passing
+        busy = sum(self.streams.durations.at(first, len(actors))) + passing
+        self.usage.actor_busy += busy
+        self.usage.actor_startup += self.startups[shard]
+        self.usage.actor_invocations += len(actors)
+        queue.on_fragment(shard, tick / SECOND, busy / SECOND)
+
+    def evict(self, record: Round) -> bool:
+        """Drop what data admission evicts; returns whether there was anything."""
+        evicted = self.queue.evict()
+        record.dropped_fragments += evicted
+        record.sequence += evicted
+        self.usage.actor_dropped += sum(round(fragment.seconds * SECOND) for fragment in evicted)
+        return bool(evicted)
+
+    def form(self, tick: int, record: Round) -> Batch | None:
+        """Form the next batch if possible."""
+        batch = self.queue.form(tick / SECOND)
+        if batch is not None:
+            self.batches[batch.index] = batch
+            record.batches.append(batch)
+            record.sequence.append(batch)
+        return batch
+
+    def end_round(self, record: Round) -> None:
+        """Complete the record of a round, whose batch is complete."""
+        self.since_batch = 0
+        batch = self.batches[record.index]
+        record.behaviour_version = min(version for one in batch.fragments for version in one.versions)
+        record.arrived, record.complete = batch.clock, batch.loaded
+        record.actor_seconds = sum(one.seconds for one in batch.fragments) / self.layout.actors
+        record.waiting = len(self.queue.waiting)
+        record.data_lag_counts, record.data_seconds = self._data_lag(record)
+        for index in [index for index in self.batches if index < self.queue.completed]:
+            if index <= record.index:
+                del self.batches[index]
+
+    def _data_lag(self, record: Round) -> tuple[list[int], float]:
+        """Histogram of the data lag of the round's gradients, in segments, and the data's mean age in seconds."""
+        lags, ages = [np.zeros(0, np.int64)], list[float]()
+        begins = {
+            index: sum(one.begin for one in batch.fragments) / len(batch.fragments)
+            for index, batch in self.batches.items()
+        }
+        versions = {
+            index: np.array([version for one in batch.fragments for version in one.versions])
+            for index, batch in self.batches.items()
+        }
+        for group in record.groups:
+            for gradient in group.gradients:
+                lags.append(gradient.version - versions[gradient.fragment])
+                ages.append(gradient.start - begins[gradient.fragment])
+        counts: list[int] = np.bincount(np.concatenate(lags)).tolist()
+        return counts, sum(ages) / len(ages) if ages else 0.0
+
+    _SHARDS = ("idle_since", "begun", "lasts", "startups", "dies")
+
+    def state(self) -> dict[str, Any]:
+        """State without the containers and the random numbers, as JSON data."""
+        return {
+            **{name: [list(item) for item in getattr(self, name).items()] for name in self._SHARDS},
+            "since_batch": self.since_batch,
+            "queue": self.queue.state(),
+            "batches": [as_data(batch) for batch in self.batches.values()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state()` returned (it may have passed through JSON)."""
+        for name in self._SHARDS:
+            setattr(self, name, {shard: value for shard, value in state[name]})
+        self.since_batch = state["since_batch"]
+        self.queue.restore(state["queue"])
+        self.batches = {one["index"]: record_of(Batch, one) for one in state["batches"]}
