@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--warmup", type=program.at_least(0), metavar="N",
-        help="first rounds that the figures leave out (default 20; of a shorter run at most a tenth)",
+        help="first rounds that the figures leave out (default 20, at most a tenth of the rounds)",
     )  # fmt: skip
     parser.add_argument("--csv", type=program.path, metavar="FILE", help="write all columns as CSV")
     parser.add_argument("--json", type=program.path, metavar="FILE", help="write all columns as JSON")
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
         raise ConfigError(f"--csv and --json are both {arguments.csv}; name two files.")
     search_folder(named_modules(arguments.settings))
     chosen = combinations(arguments.settings, arguments.config_dir)
-    with working(f"simulating {plural(len(chosen), 'combination')}, {plural(window.rounds, 'round')} of each seed"):
+    with working(f"simulating {plural(len(chosen), 'combination')}, up to {plural(window.rounds, 'round')} a seed"):
         rows = [forecast(combination, window) for combination in chosen]
         print_forecasts(wide_console(), rows)
     for path, write in files.values():

@@ -15,7 +15,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config, resolve, settled
 from stellaris_jax.execute.loading import check
-from stellaris_jax.report.forecast import Row
+from stellaris_jax.report.forecast import COLUMNS, Row
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.telemetry.format import value_text
 from stellaris_jax.timeline.forecast import Forecast, Window, over_seeds
@@ -71,11 +71,9 @@ def combinations(overrides: Sequence[str], config_dir: str | Path | None = None)
     flat = [flatten(plain(config)) for config in seeds]
     keys = differing_keys(flat) or ["system.name"]
     headings = list(map(short, keys))
-    names = headings if len(set(headings)) == len(keys) else keys
+    names = dict(zip(headings if len({*headings, *COLUMNS}) == len(keys) + len(COLUMNS) else keys, keys, strict=True))
     return [
-        Combination(
-            config, numbers, {name: value_text(own.get(key, "")) for name, key in zip(names, keys, strict=True)}
-        )
+        Combination(config, numbers, {name: value_text(own.get(key, "")) for name, key in names.items()})
         for (config, numbers), own in zip(seeds.items(), flat, strict=True)
     ]
 
@@ -89,6 +87,7 @@ def forecast(combination: Combination, window: Window) -> Row:
 
 
 def _key(line: str) -> str:
+    """Key of an override."""
     return line.lstrip("+").partition("=")[0]
 
 

@@ -18,12 +18,16 @@ from stellaris_jax.telemetry.format import MISSING, count, dollars, duration, pl
 from stellaris_jax.timeline.forecast import Window
 
 LEGEND = (
-    "± is half of a 95 % interval over seeds (Student's t); a largest value is that of all seeds. A round is the time from "
-    "one batch of data to the next. Run time and run cost are for total_steps, as if all rounds were like these.",
+    "± is half of a 95 % interval over seeds (Student's t); a largest value is that of all seeds. A round is the time "
+    "from one batch of data to the next. Run time and run cost are for total_steps, as if all rounds were like these.",
     "Busy is the share of the time that a learner or an actor works. Staleness and data lag count policy versions: "
-    "from a gradient's policy to its aggregation, and from the policy that acted to the gradient's policy. Waste is the "
-    "share of busy seconds spent on what was dropped.",
+    "from a gradient's policy to its aggregation, and from the policy that acted to the gradient's policy.",
+    "Waste is the share of busy seconds spent on what was dropped.",
 )
+
+
+COLUMNS = ("seeds", *Window._fields)
+"""Columns that no setting may have for its name."""
 
 
 class Row(NamedTuple):
@@ -122,8 +126,11 @@ def _rounds(window: Window) -> str:
 def _number(figure: tuple[float, float]) -> str:
     """`5.63±0.21`, without spaces, so that no table breaks it; the mean alone if the seeds do not vary."""
     value, half_width = figure
-    known = math.isfinite(half_width) and half_width > 0
-    return f"{significant(value)}±{significant(half_width, 2)}" if known else significant(value)
+    text = significant(value)
+    if not math.isfinite(half_width) or half_width <= 0:
+        return text
+    alike = f"{half_width:.{len(text.partition('.')[2])}f}"
+    return f"{text}±{alike if float(alike) else significant(half_width, 1)}"
 
 
 def _versions(figure: tuple[float, float]) -> str:

@@ -81,12 +81,12 @@ class Forecast:
       actor_utilisation: share of the time that an actor rolls out, data passing included.
       staleness_mean: mean staleness of aggregated gradients, in versions.
       staleness_max: largest staleness of an aggregated gradient, in versions.
-      data_lag_mean: mean number of versions between the policy that acted and the policy that a gradient is computed on.
+      data_lag_mean: mean number of versions from the policy that acted to the one that a gradient is computed on.
       data_lag_max: largest number of these versions.
       learner_waste: share of learners' busy seconds that was spent on dropped gradients.
       actor_waste: share of actors' busy seconds that was spent on dropped fragments.
-      steps_rolled_per_learned: env steps rolled out per env step learned from; 1 if nothing is dropped. A step is learned
-        from once all of its epochs are aggregated.
+      steps_rolled_per_learned: env steps rolled out per env step learned from; 1 if nothing is dropped. Each of a
+        step's epochs counts as its share of the step.
       usd_per_million_steps: dollars per million env steps learned from, by the system's own billing.
       run_seconds: simulated seconds of the whole run (`total_steps`), as if all its rounds were like these.
       run_usd: dollars of the whole run, likewise.
