@@ -40,6 +40,10 @@ SLOW = {
     "plot.py RUN": ("stellaris_jax.report.curves.plot_run", "drawing RUN"),
     "plot.py --sweep OVER": ("stellaris_jax.report.sweep.report", "reading the points of OVER"),
     "plot.py --timeline 1": ("stellaris_jax.report.gantt.plot_timeline", "simulating and drawing 1 round of stellaris"),
+    "plan.py system=async": (
+        "stellaris_jax.many.forecast.forecast",
+        "simulating 1 combination, up to 200 rounds a seed",
+    ),
     "plot.py --trace x.json RUN": ("stellaris_jax.report.perfetto.export", "writing the timeline of RUN"),
     "check_env.py gymnax/cartpole": ("stellaris_jax.envs.check.check_env", "playing gymnax/CartPole-v1 with random"),
     "train_scheduler.py --out x.npz": (

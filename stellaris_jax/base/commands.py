@@ -13,6 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 COMMANDS = {
     "train": "train an agent, or sweep over settings",
+    "plan": "foretell duration, staleness and cost without training",
     "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
     "export": "write the policy of a run to a file",

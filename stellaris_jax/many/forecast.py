@@ -1,0 +1,117 @@
+"""Forecasts of one configuration or of every combination of settings, without training: `stellaris-jax plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.compose import compose_configs, load_sweep
+from stellaris_jax.config.options import complete
+from stellaris_jax.config.schema import flatten, plain
+from stellaris_jax.config.tree import Config
+from stellaris_jax.envs.base import HostEnv
+from stellaris_jax.envs.registry import from_config, resolve, settled
+from stellaris_jax.execute.loading import check
+from stellaris_jax.report.forecast import COLUMNS, Row
+from stellaris_jax.report.runs import differing_keys, short
+from stellaris_jax.telemetry.format import value_text
+from stellaris_jax.timeline.forecast import Forecast, Window, over_seeds
+from stellaris_jax.timeline.scaling.limits import is_constant
+
+SEEDS = 3
+"""Seeds of each combination, unless the command line sets some."""
+HOST_SUITES = ("envpool", "gymnasium")
+"""Suites whose environments step on the host."""
+PLACES = ("run.dir", "hydra.sweep.dir")
+"""Keys of directories that `train` makes; a forecast makes none."""
+
+
+class Combination(NamedTuple):
+    """One combination of settings, and the seeds of its forecast.
+
+    Attributes:
+      config: checked configuration.
+      seeds: seeds of the durations.
+      settings: values of the keys in which it differs from other combinations, or the name of the system.
+    """
+
+    config: Config
+    seeds: list[int]
+    settings: dict[str, str]
+
+
+def combinations(overrides: Sequence[str], config_dir: str | Path | None = None) -> list[Combination]:
+    """Checked combinations of settings; those that differ only in the seed are one.
+
+    The checks are those of training, apart from two: spaces of environments are not looked at, and this machine needs
+    neither the memory nor the devices.
+
+    Args:
+      overrides: overrides as on the command line of a sweep, such as `["system=async,allreduce", "delays=pareto"]`.
+      config_dir: a directory laid out like `configs/`, with further choices.
+
+    Raises:
+      ConfigError: a setting is invalid, or the timeline of the configuration depends on more than settings.
+    """
+    given = [line for line in overrides if _key(line) not in PLACES]
+    if not {"seed", "num_seeds", "sweep"} & set(map(_key, given)):
+        given.append(f"num_seeds={SEEDS}")
+    sweep = load_sweep(given, config_dir)
+    if sweep.resumed:
+        raise ConfigError(
+            f"resume={sweep.directory} is for training; plan accepts settings of a run, such as system=async."
+        )
+    seeds: dict[Config, list[int]] = {}
+    for config in map(_checked, compose_configs(sweep.points, config_dir)):
+        same = seeds.setdefault(config.replace({"seed": 0, "num_seeds": 1}), [])
+        same += [seed for seed in range(config.seed, config.seed + config.num_seeds) if seed not in same]
+    flat = [flatten(plain(config)) for config in seeds]
+    keys = differing_keys(flat) or ["system.name"]
+    headings = list(map(short, keys))
+    names = dict(zip(headings if len({*headings, *COLUMNS}) == len(keys) + len(COLUMNS) else keys, keys, strict=True))
+    return [
+        Combination(config, numbers, {name: value_text(own.get(key, "")) for name, key in names.items()})
+        for (config, numbers), own in zip(seeds.items(), flat, strict=True)
+    ]
+
+
+def forecast(combination: Combination, window: Window) -> Row:
+    """Forecast of one combination over its seeds. Raises RunError if a rule or a delay model fails."""
+    config = combination.config
+    own, prefetched = window.within(config.rounds), _prefetches(config)
+    means = over_seeds(Forecast.of(config, seed, own, prefetched) for seed in combination.seeds)
+    return Row(combination.settings, len(combination.seeds), own, means)
+
+
+def _key(line: str) -> str:
+    """Key of an override."""
+    return line.lstrip("+").partition("=")[0]
+
+
+def _checked(config: Config) -> Config:
+    """Configuration with the environment's full name. Raises ConfigError if it cannot be forecast."""
+    if config.executor in ("live", "replay"):
+        raise ConfigError(
+            f"executor={config.executor} takes real time, which no plan foretells; plan accepts executor=simulated."
+        )
+    config = complete(config)
+    check(config)
+    if not is_constant(config):
+        constant = ", ".join(name for name, rule in register.scaling.items() if rule.constant)
+        raise ConfigError(
+            f"scaling.rule={config.scaling.rule} changes the number of actors as training goes on, which no plan "
+            f"foretells; plan accepts scaling.rule of {constant}."
+        )
+    return config.replace({"env.name": resolve(config.env.name)})
+
+
+def _prefetches(config: Config) -> bool:
+    """Whether actors of host environments roll out the next fragment before the policy has learned from this one."""
+    if not config.env.overlap:
+        return False
+    if config.env.name in register.environment:
+        return isinstance(from_config(settled(config.env)), HostEnv)
+    return config.env.name.partition("/")[0] in HOST_SUITES
