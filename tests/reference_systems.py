@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import strategies as st
+from reference_actors import ActorSystem, Settings
 from settings import delay, system_of
 
 from stellaris_jax.base.registry import register
@@ -60,3 +66,116 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
         versions=draw(st.sampled_from([2, 3, 5, 32])),
         overflow=draw(st.sampled_from(["wait", "drop"])),
     )
+
+
+# Independent actors ---------------------------------------------------------------------------------------------------
+
+ROLLOUT_LENGTH, NUM_ENVS = 8, 12
+
+data_admissions: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "fifo": st.just({}),
+    "ready_first": st.fixed_dictionaries({"eta": st.integers(0, 3)}),
+    "capacity": st.fixed_dictionaries({"eta": st.integers(0, 3)}),
+    "newest": st.fixed_dictionaries({"bound": st.integers(0, 3)}),
+    "bounded": st.fixed_dictionaries({"bound": st.integers(0, 3), "by": st.sampled_from(["drop", "wait"])}),
+    "window": st.fixed_dictionaries({"bound": st.integers(0, 3)}),
+    "fixed": st.fixed_dictionaries({"lag": st.integers(0, 3)}),
+    "in_order": st.fixed_dictionaries({"window": st.integers(0, 3)}),
+    "evict_stalest": st.just({}),
+}
+"""Options of every data admission."""
+
+
+@dataclass
+class IndependentCase:
+    """A system with independent actors, its platform and its delays."""
+
+    settings: Settings
+    platform: PlatformConfig
+    delays: Any
+
+    def literal(self, minibatches: int, seed: int) -> ActorSystem:
+        return ActorSystem(
+            *(self.settings, self.platform, self.delays, minibatches, seed, self.platform.actors),
+            rollout_length=ROLLOUT_LENGTH,
+            num_envs=NUM_ENVS,
+        )
+
+
+def batches_in_flight(admission: str, options: Mapping[str, Any]) -> int:
+    """Most batches in flight for which nothing is dropped forever while a rule waits for more gradients.
+
+    A fragment that begins while x batches are unfinished has age x. If that is above the bound, it is always dropped.
+    """
+    drops = admission == "newest" or options.get("by") == "drop"
+    return min(3, options["bound"] + 1) if drops else 3
+
+
+@st.composite
+def independent(
+    draw: st.DrawFn, rule: str | None = None, learners: int | None = None, admission: str | None = None
+) -> IndependentCase:
+    """A system with independent actors under a rule and a data admission, drawn where they are not given."""
+    admission = draw(st.sampled_from([*data_admissions])) if admission is None else admission
+    options = draw(data_admissions[admission])
+    system = draw(systems(rule, learners))
+    shards = draw(st.sampled_from([1, 2, 3, 4]))
+    least = shards * (options.get("lag", 0) + 1)
+    settings = Settings(
+        rule=system.rule,
+        rule_options=system.rule_options,
+        weights=system.weights,
+        weight_options=system.weight_options,
+        learners=system.learners,
+        versions=system.versions,
+        overflow=system.overflow,
+        actor_shards=shards,
+        sync_steps=draw(st.sampled_from([0, 0, 1, 2, 4, 8])),
+        publish_every=draw(st.sampled_from([1, 1, 2, 5])),
+        publish_lag=draw(st.sampled_from([0, 0, 1, 3])),
+        data_queue=draw(st.integers(least, least + 5)),
+        batches_in_flight=draw(st.integers(1, batches_in_flight(admission, options))),
+        data_admission=admission,
+        data_admission_options=options,
+    )
+    platform = replace(draw(platforms), actors=draw(st.integers(shards, 6)), contention=0.0, interference=0.0)
+    # Actors that never wait need time, or time stands still.
+    actor = (
+        drawn.filter(lambda own: own.kind != "constant" or own.seconds > 0) if admission == "evict_stalest" else drawn
+    )
+    delays = SimpleNamespace(
+        learner=draw(drawn),
+        actor=draw(actor),
+        aggregate=draw(drawn),
+        loader=draw(drawn),
+        failure=draw(st.sampled_from([0.0, 0.0, 0.2, 0.6])),
+        actor_failure=draw(st.sampled_from([0.0, 0.0, 0.2, 0.6])),
+    )
+    return IndependentCase(settings, platform, delays)
+
+
+def constant_delays(actor: list[float], learner: float = 1.0, loader: float = 0.0) -> Any:
+    """Constant delays; the actors' are a table that is repeated. Aggregation takes no time."""
+    return SimpleNamespace(
+        learner=delay(seconds=learner),
+        actor=delay("measured", table=actor),
+        aggregate=delay(seconds=0.0),
+        loader=delay(seconds=loader),
+        failure=0.0,
+    )
+
+
+def constant(
+    shards: list[float],
+    learner: float,
+    gradients: int = 1,
+    platform: PlatformConfig | None = None,
+    loader: float = 0.0,
+    rollout_length: int = 8,
+    **system: Any,
+) -> ActorSystem:
+    """A system whose durations are constant: `shards` has the seconds of each shard, which is one actor."""
+    delays = constant_delays(shards, learner, loader)
+    platform = platform or PlatformConfig()
+    settings = Settings(**{"actor_shards": len(shards), **system})
+    return ActorSystem(settings, platform, delays, gradients, 0, len(shards), rollout_length=rollout_length)
