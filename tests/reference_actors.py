@@ -56,6 +56,10 @@ class ActorLog(Log):
     actor_failures: int = 0
     actor_dropped: Fraction = Fraction(0)
 
+    @property
+    def fragments_dropped(self) -> int:
+        return len(self.dropped_fragments)
+
 
 def actor_failures(seed: int) -> Stream:
     """Numbers in [0, 1) that the deaths of attempts are drawn from: entity 6 of the seed."""
@@ -288,7 +292,7 @@ class ActorSystem(LearnerSystem):
         chosen = self.admission.chosen()[: len(self.shards)]
         if self.loading or self.pointers or full or len(chosen) < len(self.shards):
             return False
-        batch = Batch(self.formed, self.time.now, sorted(chosen, key=lambda fragment: fragment.name))
+        batch = Batch(self.formed, self.round, self.time.now, sorted(chosen, key=lambda fragment: fragment.name))
         for fragment in chosen:
             self.leave(fragment, "used")
             fragment.used_in = batch.index

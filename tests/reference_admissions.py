@@ -55,9 +55,10 @@ class Shard:
 
 @dataclass
 class Batch:
-    """Fragments that a batch consists of, sorted by shard and number, and the second in which it was formed."""
+    """Fragments of a batch, sorted by shard and number; the round and the second in which it was formed."""
 
     index: int
+    round: int
     second: Fraction
     fragments: list[Fragment] = field(default_factory=list)
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
+from reference import LearnerSystem
 from reference_actors import ActorSystem, Settings
 from settings import delay, system_of
 
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.sections import DelayConfig
 from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.timeline import Usage
 
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 
 # Multiples of a quarter, and of a twentieth, which no float is: many things happen at the same moment.
 quarters = st.integers(1, 12).map(lambda n: n / 4)
 decimals = st.sampled_from([0.0, 0.05, 0.1, 0.15, 0.3, 0.7, 1.0])
+constants = st.builds(delay, kind=st.just("constant"), seconds=decimals)
 drawn = st.one_of(
     st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
-    st.builds(delay, kind=st.just("constant"), seconds=decimals),
+    constants,
     st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
     st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
 )
@@ -66,6 +71,41 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
         versions=draw(st.sampled_from([2, 3, 5, 32])),
         overflow=draw(st.sampled_from(["wait", "drop"])),
     )
+
+
+LOST_BY_ACTORS = {
+    name: zero
+    for name, zero in {"actor_failed": 0.0, "actor_failures": 0, "fragments_dropped": 0, "actor_dropped": 0.0}.items()
+    if name in Usage.__dataclass_fields__
+}
+"""Meters of attempts that died and of dropped fragments, with their type, where the package has them."""
+
+
+def about(gradient: Any) -> tuple:
+    """All that is known of a gradient, the package's or the reference's."""
+    g = gradient
+    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, float(g.start), float(g.end)
+
+
+def usage(system: LearnerSystem) -> dict[str, Any]:
+    """Usage of the literal system, as the package counts it."""
+    log = system.log
+    ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
+    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
+    return {
+        **{name: float(getattr(log, name)) for name in meters},
+        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
+        "learner_dropped": float(sum((lost.end - lost.start for _, lost in log.dropped), Fraction(0))),
+        **{name: type(zero)(getattr(log, name, zero)) for name, zero in LOST_BY_ACTORS.items()},
+        "scaling_busy": 0.0,
+        "seconds": float(system.time.now),
+        "updates": system.parameter_function.clock,
+        "gradients": len(ages),
+        "dropped": len(log.dropped),
+        "escapes": sum(one.escaped for one in log.aggregations),
+        "staleness_total": sum(ages),
+        "staleness_max": max(ages, default=0),
+    }
 
 
 # Independent actors ---------------------------------------------------------------------------------------------------
@@ -113,7 +153,11 @@ def batches_in_flight(admission: str, options: Mapping[str, Any]) -> int:
 
 @st.composite
 def independent(
-    draw: st.DrawFn, rule: str | None = None, learners: int | None = None, admission: str | None = None
+    draw: st.DrawFn,
+    rule: str | None = None,
+    learners: int | None = None,
+    admission: str | None = None,
+    durations: st.SearchStrategy[DelayConfig] = drawn,
 ) -> IndependentCase:
     """A system with independent actors under a rule and a data admission, drawn where they are not given."""
     admission = draw(st.sampled_from([*data_admissions])) if admission is None else admission
@@ -139,15 +183,14 @@ def independent(
         data_admission_options=options,
     )
     platform = replace(draw(platforms), actors=draw(st.integers(shards, 6)), contention=0.0, interference=0.0)
-    # Actors that never wait need time, or time stands still.
-    actor = (
-        drawn.filter(lambda own: own.kind != "constant" or own.seconds > 0) if admission == "evict_stalest" else drawn
-    )
+    # Where fragments are dropped, actors need not wait: if they took no time, no time would ever pass.
+    takes_time = admission in ("newest", "evict_stalest") or options.get("by") == "drop"
+    actor = durations.filter(lambda own: own.kind != "constant" or own.seconds > 0) if takes_time else durations
     delays = SimpleNamespace(
-        learner=draw(drawn),
+        learner=draw(durations),
         actor=draw(actor),
-        aggregate=draw(drawn),
-        loader=draw(drawn),
+        aggregate=draw(durations),
+        loader=draw(durations),
         failure=draw(st.sampled_from([0.0, 0.0, 0.2, 0.6])),
         actor_failure=draw(st.sampled_from([0.0, 0.0, 0.2, 0.6])),
     )
