@@ -7,7 +7,7 @@ nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -113,7 +113,7 @@ class ActorSystem(LearnerSystem):
         self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
         self.drawn: list[Fraction] = []
         self.actor_failure = getattr(delays, "actor_failure", 0.0)
-        self.actor_luck = actor_failures(seed)
+        self.actor_luck: Iterator[float] = actor_failures(seed)
         self.actor_last_used = [self.warm_since] * total_actors
         self.waiting: list[Fragment] = []
         self.loading = False
@@ -222,7 +222,8 @@ class ActorSystem(LearnerSystem):
         longest = max(startup + duration for startup, duration in zip(startups, seconds, strict=True))
         transfers = (self.segments + 1) * cache
         attempt.actor_seconds = sum(seconds, Fraction(0)) + len(shard.actors) * transfers
-        whole, finish = transfers + longest, partial(self.actors_done, shard, sum(startups, Fraction(0)))
+        whole = transfers + longest
+        finish: Callable[[], None] = partial(self.actors_done, shard, sum(startups, Fraction(0)))
         dies = False
         if self.actor_failure > 0:
             chance, place = next(self.actor_luck), next(self.actor_luck)
@@ -237,7 +238,7 @@ class ActorSystem(LearnerSystem):
             fetches = [second for second in fetches if second < whole]
         self.go_on(attempt, fetches, whole, finish)
 
-    def go_on(self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Any) -> None:
+    def go_on(self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]) -> None:
         """Arrange what comes next of an attempt: its next segment, or its end."""
         passed = self.time.now - attempt.begin
         if fetches:
@@ -245,7 +246,9 @@ class ActorSystem(LearnerSystem):
         else:
             self.time.after(whole - passed, finish)
 
-    def next_segment(self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Any) -> None:
+    def next_segment(
+        self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]
+    ) -> None:
         attempt.versions.append(self.visible_version())
         self.note("fetch", f"{attempt.shard}.{attempt.number}", f"v{attempt.versions[-1]}")
         self.go_on(attempt, fetches[1:], whole, finish)

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from reference_actors import ActorSystem, Settings, number_of_shards
+from reference_admissions import EvictStalest, Fragment
 from reference_systems import constant, constant_delays
 
 from stellaris_jax.config.sections import PlatformConfig
@@ -189,6 +192,37 @@ def test_dying_attempts_fetch_only_before_their_death() -> None:
     assert {len(attempt.versions) for attempt in dead} >= {1, 2, 3}
     for attempt in dead:
         assert len(attempt.versions) == 1 + sum(attempt.begin + 2 * s < attempt.end for s in (1, 2, 3))
+
+
+def with_deaths(system: ActorSystem, *drawn: float) -> ActorSystem:
+    """The same system, where attempts die below 0.5, by these numbers; later ones live."""
+    system.actor_failure, system.actor_luck = 0.5, chain(drawn, repeat(0.9))
+    return system
+
+
+def test_dead_attempts_are_repeated_even_if_the_queue_is_full() -> None:
+    """1.0 dies at 17 / 18 of its 9 s, when as many wait as there is room for; its repetition is the sixth begin."""
+    system = constant([2.0, 9.0], 100.0, batches_in_flight=1)
+    events = diary(with_deaths(system, 0.9, 0.9, 0.1, 17 / 18), 18)
+    assert events[-5:] == ["6: begin 0.3 v0", "8: end 0.3", "8.5: dead 1.0", "8.5: begin 1.0 v0", "17.5: end 1.0"]
+    attempts = [(attempt.order, attempt.fate) for attempt in system.log.begins if attempt.name == (1, 0)]
+    assert attempts == [(1, "dead"), (5, "waiting")]
+    assert (system.log.actor_failures, system.log.actor_failed) == (1, 8.5)
+
+
+def test_segments_due_at_the_death_do_not_happen() -> None:
+    system = constant([8.0], 1.0, sync_steps=2)
+    events = diary(with_deaths(system, 0.1, 0.5), 5)
+    assert events == ["0: begin 0.0 v0", "2: fetch 0.0 v0", "4: dead 0.0", "4: begin 0.0 v0"]
+
+
+def test_stalest_are_evicted_by_their_first_version_then_by_all() -> None:
+    versions = [[3, 3], [2, 9], [2, 8], [2, 8], [1, 30]]
+    waiting = [Fragment(0, n, n, 0, Fraction(0), own) for n, own in enumerate(versions)]
+    data: Any = SimpleNamespace(waiting=waiting, room=0)
+    assert [fragment.number for fragment in EvictStalest({}, data).evicted()] == [4, 2, 3, 1, 0]
+    data.room = 3
+    assert [fragment.number for fragment in EvictStalest({}, data).evicted()] == [4, 2]
 
 
 def test_fixed_lag_needs_room_for_every_fragment_before_the_batch() -> None:
