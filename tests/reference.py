@@ -29,49 +29,31 @@ class Training(Protocol):
     def update(self, clock: int, aggregation: Aggregation) -> None: ...
 
 
-class System:
-    """Everything together. `run(rounds)` goes on until fragment number `rounds` could be started."""
+class LearnerSystem:
+    """Learners and parameter function of the literal system; subclasses add the actors and the data loader."""
 
     def __init__(
-        self,
-        settings: SystemConfig,
-        platform: PlatformConfig,
-        delays: DelaysConfig,
-        minibatches: int,
-        seed: int,
-        training: Training | None = None,
+        self, settings: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, minibatches: int, seed: int
     ):
-        self.settings, self.platform, self.failure, self.training = settings, platform, delays.failure, training
+        self.settings, self.platform, self.failure = settings, platform, delays.failure
+        self.training: Training | None = None
         self.minibatches = minibatches
         self.learner_seconds = Stream(delay_of(delays.learner), seed, "learner")
-        self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
         self.aggregate_seconds = Stream(delay_of(delays.aggregate), seed, "aggregate")
         self.loader_seconds = Stream(delay_of(delays.loader), seed, "loader")
         self.luck = Stream(Chance(), seed, "failure")
         self.time = Clock()
         self.log = Log()
-        warm_since = Fraction(0) if platform.prewarm else None
-        self.learners = [Learner(number, warm_since) for number in range(settings.learners)]
+        self.warm_since = Fraction(0) if platform.prewarm else None
+        self.learners = [Learner(number, self.warm_since) for number in range(settings.learners)]
         self.pointers: deque[tuple[int, int]] = deque()
         self.unused: dict[int, int] = {}
-        self.actors_rolling = 0
-        self.loading = False
-        self.actors_last_used = warm_since
         self.parameter_function = ParameterFunction(self)
 
-    def run(self, rounds: int) -> None:
-        lead = 2 if self.settings.actors == "pipelined" else 1
-        while True:
-            started = len(self.log.fragments)
-            if self.actors_rolling == 0 and not self.loading and self.unused.get(started - lead, 0) == 0:
-                if started == rounds:
-                    return
-                self.start_actors(started)
-            if not self.time.advance():
-                assert self.parameter_function.queue, "nothing can ever happen again"
-                self.parameter_function.evaluate(nothing_else_can_happen=True)
-            self.start_learners()
-            self.share()
+    @property
+    def round(self) -> int:
+        """Number of the round that events belong to now."""
+        raise NotImplementedError
 
     def share(self) -> None:
         """Everybody who computes goes on as fast as those beside them leave them to."""
@@ -89,41 +71,13 @@ class System:
             assert learner.work is not None
             learner.work.go_on(self.time, slower + interference * (aggregation is not None))
 
-    def start_actors(self, fragment: int) -> None:
-        version = self.parameter_function.clock
-        self.log.fragments.append((version, self.time.now))
-        self.unused[fragment] = self.minibatches
-        self.actors_rolling = self.platform.actors
-        if self.training:
-            self.training.collect(fragment, version)
-        startup = self.startup(self.actors_last_used, 0, self.platform.actor_cold_start)
-        for _ in range(self.platform.actors):
-            # An actor pulls a policy and pushes a trajectory.
-            seconds = exactly(next(self.actor_seconds)) + 2 * exactly(self.platform.cache)
-            self.log.actor_busy += seconds
-            self.log.actor_startup += startup
-            self.log.actor_invocations += 1
-            self.time.after(startup + seconds, partial(self.actor_done, fragment))
-
-    def actor_done(self, fragment: int) -> None:
-        self.actors_rolling -= 1
-        if self.actors_rolling == 0:
-            self.actors_last_used = self.time.now
-            self.loading = True
-            seconds = exactly(next(self.loader_seconds))
-            if seconds > 0:
-                self.time.after(seconds, partial(self.loaded, fragment))
-            else:
-                self.loaded(fragment)
-
-    def loaded(self, fragment: int) -> None:
-        self.loading = False
-        self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
-
-    def start_learners(self) -> None:
+    def start_learners(self) -> bool:
+        """Start all learners that may; whether there were any."""
+        before = self.log.invocations
         for learner in self.learners:
             if self.pointers and learner.holds is None and self.parameter_function.lets_start(learner):
                 self.invoke(learner, self.pointers.popleft())
+        return self.log.invocations > before
 
     def invoke(self, learner: Learner, pointer: tuple[int, int]) -> None:
         startup = self.startup(learner.last_used, self.platform.warm_start, self.platform.cold_start)
@@ -184,10 +138,79 @@ class System:
         self.parameter_function.receive(delivery)
 
 
+class System(LearnerSystem):
+    """Everything together. `run(rounds)` goes on until fragment number `rounds` could be started."""
+
+    def __init__(
+        self,
+        settings: SystemConfig,
+        platform: PlatformConfig,
+        delays: DelaysConfig,
+        minibatches: int,
+        seed: int,
+        training: Training | None = None,
+    ):
+        super().__init__(settings, platform, delays, minibatches, seed)
+        self.training = training
+        self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
+        self.actors_rolling = 0
+        self.loading = False
+        self.actors_last_used = self.warm_since
+
+    @property
+    def round(self) -> int:
+        return len(self.log.fragments) - 1
+
+    def run(self, rounds: int) -> None:
+        lead = 2 if self.settings.actors == "pipelined" else 1
+        while True:
+            started = len(self.log.fragments)
+            if self.actors_rolling == 0 and not self.loading and self.unused.get(started - lead, 0) == 0:
+                if started == rounds:
+                    return
+                self.start_actors(started)
+            if not self.time.advance():
+                assert self.parameter_function.queue, "nothing can ever happen again"
+                self.parameter_function.evaluate(nothing_else_can_happen=True)
+            self.start_learners()
+            self.share()
+
+    def start_actors(self, fragment: int) -> None:
+        version = self.parameter_function.clock
+        self.log.fragments.append((version, self.time.now))
+        self.unused[fragment] = self.minibatches
+        self.actors_rolling = self.platform.actors
+        if self.training:
+            self.training.collect(fragment, version)
+        startup = self.startup(self.actors_last_used, 0, self.platform.actor_cold_start)
+        for _ in range(self.platform.actors):
+            # An actor pulls a policy and pushes a trajectory.
+            seconds = exactly(next(self.actor_seconds)) + 2 * exactly(self.platform.cache)
+            self.log.actor_busy += seconds
+            self.log.actor_startup += startup
+            self.log.actor_invocations += 1
+            self.time.after(startup + seconds, partial(self.actor_done, fragment))
+
+    def actor_done(self, fragment: int) -> None:
+        self.actors_rolling -= 1
+        if self.actors_rolling == 0:
+            self.actors_last_used = self.time.now
+            self.loading = True
+            seconds = exactly(next(self.loader_seconds))
+            if seconds > 0:
+                self.time.after(seconds, partial(self.loaded, fragment))
+            else:
+                self.loaded(fragment)
+
+    def loaded(self, fragment: int) -> None:
+        self.loading = False
+        self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
+
+
 class ParameterFunction:
     """Queues gradients, decides when to aggregate them, publishes policies; `clock` counts what it has published."""
 
-    def __init__(self, system: System):
+    def __init__(self, system: LearnerSystem):
         self.system, self.settings = system, system.settings
         options = {**system.settings.rule_options, **system.settings.weight_options}
         self.decay, self.root = options.get("decay", 0.96), options.get("root", 3)
@@ -254,7 +277,7 @@ class ParameterFunction:
         if self.settings.overflow == "drop":
             for lost in [d for d in self.queue if d.version < oldest_kept]:
                 self.queue.remove(lost)
-                self.system.log.dropped.append((len(self.system.log.fragments) - 1, lost))
+                self.system.log.dropped.append((self.system.round, lost))
                 self.system.unused[lost.fragment] -= 1
         if not self.queue:
             return
@@ -288,7 +311,7 @@ class ParameterFunction:
         if self.round == 0:
             self.first_round += ages
         log.aggregations.append(
-            Aggregation(len(log.fragments) - 1, self.clock, self.system.time.now, group, weights, escaped, threshold)
+            Aggregation(self.system.round, self.clock, self.system.time.now, group, weights, escaped, threshold)
         )
         seconds = exactly(next(self.system.aggregate_seconds))
         log.aggregate_busy += seconds

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import System
-from reference_systems import CASES, decimals, delays, platforms, systems
-from settings import delay
+from reference_systems import CASES, about, constants, delays, platforms, systems, usage
 
-from stellaris_jax.config.tree import DelaysConfig, PlatformConfig
 from stellaris_jax.config.system import SystemConfig
+from stellaris_jax.config.tree import DelaysConfig, PlatformConfig
 from stellaris_jax.timeline import Timeline
 
 ROUNDS = 5
-
-
-def about(gradient: Any) -> tuple:
-    """All that is known of a gradient, the package's or the reference's."""
-    g = gradient
-    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, float(g.start), float(g.end)
-
-
-def usage(system: System) -> dict[str, Any]:
-    log = system.log
-    ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
-    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
-    return {
-        **{name: float(getattr(log, name)) for name in meters},
-        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
-        "learner_dropped": float(sum((lost.end - lost.start for _, lost in log.dropped), Fraction(0))),
-        "scaling_busy": 0.0,
-        "seconds": float(system.time.now),
-        "updates": system.parameter_function.clock,
-        "gradients": len(ages),
-        "dropped": len(log.dropped),
-        "escapes": sum(one.escaped for one in log.aggregations),
-        "staleness_total": sum(ages),
-        "staleness_max": max(ages, default=0),
-    }
 
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)
@@ -83,9 +55,6 @@ def check_events(
         assert asdict(record.usage) == usage(literal)
     published = [group.published for record in records for group in record.groups]
     assert published == [float(one.published) for one in literal.log.aggregations]
-
-
-constants = st.builds(delay, kind=st.just("constant"), seconds=decimals)
 
 
 @pytest.mark.parametrize(("rule", "learners"), [("async", 8), ("stellaris", 8), ("ssp", 3), ("allreduce", 8)])

@@ -109,6 +109,7 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * ticks(platform.cache)
         self.failure = delays.failure
+        self.loads = delays.loader.seconds > 0.0
         shared = platform.contention > 0 or platform.interference > 0
         self.contention = Contention(self.placement, platform.interference) if shared else None
         self.streams = {
@@ -241,8 +242,13 @@ class Timeline:
             self._do(coordinator.on_stall(self.now), record)
 
     def _form(self, free: FreeActors, record: Round, gradients: int) -> bool:
-        """Form the next batch if no minibatch waits; returns whether there was one."""
-        batch = None if self.coordinator.pointers else free.form(self.tick, record)
+        """Form the next batch if no minibatch waits, and a learner does; returns whether there was one.
+
+        Data are fresher if their batch is formed late. A loader that takes time does not wait for a learner.
+        """
+        coordinator = self.coordinator
+        needed = self.loads or len(coordinator.running) < coordinator.learners
+        batch = free.form(self.tick, record) if needed and not coordinator.pointers else None
         if batch is None:
             return False
         self.coordinator.remaining[batch.index] = gradients
