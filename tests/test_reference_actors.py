@@ -36,9 +36,8 @@ BY_HAND: dict[str, tuple[list[float], float, dict[str, Any], str]] = {
     "fifo": ([2.0, 3.0], 4.0, {}, """
         0: begin 0.0 v0 | 0: begin 1.0 v0 | 2: end 0.0 | 2: begin 0.1 v0
         3: end 1.0 | 3: batch 0 0.0 1.0 | 3: begin 1.1 v0 | 4: end 0.1 | 4: begin 0.2 v0
-        6: end 1.1 | 6: batch 1 0.1 1.1 | 6: begin 1.2 v0 | 6: end 0.2 | 6: begin 0.3 v0
-        8: end 0.3 | 8: batch 2 0.2 0.3 | 8: begin 0.4 v1 | 9: end 1.2 | 9: begin 1.3 v1 | 10: end 0.4
-        12: end 1.3 | 12: batch 3 0.4 1.2 | 12: begin 0.5 v2 | 12: begin 1.4 v2
+        6: end 1.1 | 6: end 0.2 | 7: batch 1 0.1 1.1 | 7: begin 0.3 v1 | 7: begin 1.2 v1
+        9: end 0.3 | 10: end 1.2 | 11: batch 2 0.2 0.3 | 11: begin 0.4 v2 | 11: begin 1.3 v2 | 13: end 0.4
     """),
     # No fragment is begun beyond the batch that is learned from: as barrier actors, a batch in every 3 + 4 s.
     "capacity": ([2.0, 3.0], 4.0, {"data_admission_options": {"eta": 0}}, """
@@ -81,9 +80,9 @@ BY_HAND: dict[str, tuple[list[float], float, dict[str, Any], str]] = {
     "newest": ([2.0, 3.0], 4.0, {}, """
         0: begin 0.0 v0 | 0: begin 1.0 v0 | 2: end 0.0 | 2: begin 0.1 v0
         3: end 1.0 | 3: batch 0 0.0 1.0 | 3: begin 1.1 v0 | 4: end 0.1 | 4: begin 0.2 v0
-        6: end 1.1 | 6: batch 1 0.1 1.1 | 6: begin 1.2 v0 | 6: end 0.2 | 6: begin 0.3 v0
-        8: end 0.3 | 8: batch 2 0.2 0.3 | 8: begin 0.4 v1 | 9: end 1.2 | 9: drop 1.2 | 9: begin 1.3 v1
-        10: end 0.4 | 10: begin 0.5 v1 | 12: end 1.3 | 12: batch 3 0.4 1.3
+        6: end 1.1 | 6: end 0.2 | 7: batch 1 0.2 1.1 | 7: begin 0.3 v1 | 7: begin 1.2 v1
+        9: end 0.3 | 10: end 1.2 | 11: batch 2 0.3 1.2 | 11: begin 0.4 v2 | 11: begin 1.3 v2
+        11: drop 0.1 | 13: end 0.4 | 13: begin 0.5 v2
     """),
     # Five wait when the learner is done at 13 s. The two that were begun last are taken.
     "newest, of many": ([2.0, 3.0], 10.0, {"batches_in_flight": 1, "data_queue": 4}, """
