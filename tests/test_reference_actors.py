@@ -31,8 +31,8 @@ def diary(system: ActorSystem, until: float) -> list[str]:
 # which a learner is done: n seconds after the batch was formed, or after the learner was done with the one before.
 BY_HAND: dict[str, tuple[list[float], float, dict[str, Any], str]] = {
     # The learner (4 s) is slower than the shards (2 s and 3 s): the queue fills, and batch 2 is two of shard 0.
-    # At 6 s, 1.1 ends before 0.2, since it was scheduled before. The learner is done at 7, 11 and 15 s; batch 3 is
-    # formed at 12 s, not at 11 s: when the event at 11 s settles, the pointer of batch 2 still waits.
+    # At 6 s, 1.1 ends before 0.2, since it was scheduled before. The learner is done at 7, 11 and 15 s, and only then
+    # is the next batch formed.
     "fifo": ([2.0, 3.0], 4.0, {}, """
         0: begin 0.0 v0 | 0: begin 1.0 v0 | 2: end 0.0 | 2: begin 0.1 v0
         3: end 1.0 | 3: batch 0 0.0 1.0 | 3: begin 1.1 v0 | 4: end 0.1 | 4: begin 0.2 v0
@@ -76,7 +76,8 @@ BY_HAND: dict[str, tuple[list[float], float, dict[str, Any], str]] = {
         4: begin 0.2 v0 | 6: end 0.2 | 6: begin 0.3 v1 | 8: end 0.3 | 9: end 1.0 | 9: batch 1 0.2 1.0
         9: begin 0.4 v1 | 10: begin 1.1 v2 | 11: end 0.4 | 11: batch 2 0.3 0.4 | 11: begin 0.5 v2
     """),
-    # As fifo up to 9 s, where 1.2 ends; it was begun while no batch was completed, and three have been formed since.
+    # As fifo up to 6 s. At 7 s the two begun last are taken, and 0.1 is left over; three batches have been formed since
+    # it was begun once batch 2 is, at 11 s.
     "newest": ([2.0, 3.0], 4.0, {}, """
         0: begin 0.0 v0 | 0: begin 1.0 v0 | 2: end 0.0 | 2: begin 0.1 v0
         3: end 1.0 | 3: batch 0 0.0 1.0 | 3: begin 1.1 v0 | 4: end 0.1 | 4: begin 0.2 v0
