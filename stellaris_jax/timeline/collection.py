@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -229,11 +228,7 @@ def _split(step: Step) -> Step:
 
 def occupancy(steps: Iterable[Step]) -> float:
     """Share of the places of collect waves in which a shard rolls a segment; 1 without waves."""
-    waves = [
-        wave
-        for step in steps
-        for wave in [*chain.from_iterable(zip(*one, strict=True) for one in step.whole), *step.waves]
-    ]
+    waves = [wave for step in steps for wave in _split(step).waves]
     places = sum(map(len, waves))
     return sum(segment is not None for wave in waves for segment in wave) / places if places else 1.0
 
