@@ -67,12 +67,13 @@ class ProgramSpec:
         """Program spec of a configuration; `host_fragments` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
+        follows = config.delays.by == "episodes"
         return cls(
             algorithm=algorithm,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
             minibatch_layout=MinibatchLayout.of(config),
-            chunk_rounds=1 if host_fragments or is_adaptive(config) else config.chunk_rounds,
+            chunk_rounds=1 if host_fragments or is_adaptive(config) or follows else config.chunk_rounds,
             lanes=engine.lanes,
             devices=engine.devices,
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
@@ -142,7 +143,7 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.host_fragments
+        return self.masked or self.host_fragments or (self.collection is not None and self.collection.follows)
 
 
 def seeds_vmapped(members: str) -> bool:

@@ -77,6 +77,8 @@ class Plan(NamedTuple):
       learning_rate: factor on the base learning rate, float32 `[R]`.
       collection: what independent actors roll, and batches; `None` for other actors, which roll a fragment a round.
       steps: parts of each step of independent actors; `None` for other actors.
+      ends: whether the plan is executed to the end of its rounds, bool; false for a stretch after which others follow;
+        `None` without stretches.
     """
 
     invocations: Invocation
@@ -89,6 +91,7 @@ class Plan(NamedTuple):
     learning_rate: np.ndarray
     collection: Collection | None = None
     steps: Bounds | None = None
+    ends: Any = None
 
     def waves(self, round_: int) -> int:
         """Number of waves of gradients in a round."""
@@ -282,6 +285,7 @@ def build_collection_plan(
     order: Callable[[int, int], np.ndarray],
     learning_rate: Sequence[float],
     sizes: CollectionSizes,
+    ends: bool = True,
 ) -> tuple[Plan, CollectionSizes]:
     """Plan of independent actors' rounds, and the capacities of its collection.
 
@@ -291,6 +295,7 @@ def build_collection_plan(
       order: function from (seed's place, batch) to the batch's minibatches, int32 `[G, B]`.
       learning_rate: the schedule's factor, `[r]`.
       sizes: smallest capacities of the collection.
+      ends: whether the last round ends with the plan.
     """
     collection, bounds, round_bounds, rows, sizes = lay_out(shape, rounds, order, sizes)
     # Steps of several seeds need not have as many waves, and then share fewer of them.
@@ -298,7 +303,9 @@ def build_collection_plan(
     plan = empty_plan(shape, shape.capacity if waves <= shape.capacity else power_of_two(waves))
     plan.learning_rate[: len(rounds)] = learning_rate
     _lay_out(plan, bounds.gradients, shape, rows)
-    return plan._replace(bounds=round_bounds, collection=collection, steps=bounds), sizes
+    assert shape.collection is not None, "actors are not independent"
+    ended = np.bool_(ends) if shape.collection.follows else None
+    return plan._replace(bounds=round_bounds, collection=collection, steps=bounds, ends=ended), sizes
 
 
 def _lay_out(plan: Plan, out: np.ndarray, shape: PlanShape, records: Sequence[Sequence[Round | Step]]) -> None:
