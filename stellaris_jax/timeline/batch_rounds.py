@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from stellaris_jax.timeline.events import FragmentLoaded
+from stellaris_jax.timeline.coordinator import Action, Coordinator
+from stellaris_jax.timeline.events import Event, FragmentLoaded
 from stellaris_jax.timeline.free_actors import FreeActors
-from stellaris_jax.timeline.records import Round
+from stellaris_jax.timeline.records import Gradient, Round, Usage
+from stellaris_jax.timeline.sharing import Contention
 
-if TYPE_CHECKING:
-    from stellaris_jax.timeline.simulate import Timeline
+Measure = Callable[[Round, list[int]], list[tuple[int, bool]]]
+"""Function from the round so far, and the shards whose segments have just begun, to each segment's steps and whether
+every environment has ended an episode with it."""
 
 
-def batch_round(timeline: Timeline, record: Round, gradients: int) -> None:
+class Simulation(Protocol):
+    """Parts of a timeline (`stellaris_jax.timeline.simulate.Timeline`) that rounds of independent actors need."""
+
+    coordinator: Coordinator
+    free: FreeActors | None
+    measure: Measure | None
+    contention: Contention | None
+    spent: Usage
+    tick: int
+    fragment: int
+    loads: bool
+
+    @property
+    def streams(self) -> Mapping[str, Any]: ...
+    @property
+    def now(self) -> float: ...
+    @property
+    def usage(self) -> Usage: ...
+    def happen(self, record: Round) -> None: ...
+    def invoke(self, gradient: Gradient) -> None: ...
+    def pace(self, contention: Contention) -> None: ...
+    def do(self, actions: Sequence[Action], record: Round) -> None: ...
+    def loaded(self, fragment: int, record: Round) -> None: ...
+    def schedule(self, delay: int, event: Event) -> None: ...
+
+
+def batch_round(timeline: Simulation, record: Round, gradients: int) -> None:
     """Simulate until the batch of a round is complete.
 
     Args:
@@ -32,7 +62,7 @@ def batch_round(timeline: Timeline, record: Round, gradients: int) -> None:
     record.usage = timeline.usage
 
 
-def _settle(timeline: Timeline, free: FreeActors, record: Round, gradients: int) -> None:
+def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: int) -> None:
     """Do all that can be done now: drop and begin fragments, form batches, start learners."""
     coordinator, queue = timeline.coordinator, free.queue
     while True:
@@ -58,7 +88,7 @@ def _settle(timeline: Timeline, free: FreeActors, record: Round, gradients: int)
         timeline.do(coordinator.on_stall(timeline.now), record)
 
 
-def _measure(timeline: Timeline, free: FreeActors, record: Round) -> None:
+def _measure(timeline: Simulation, free: FreeActors, record: Round) -> None:
     """Learn the lengths of segments that have just begun; without `measure` none ends before its last step."""
     shards, free.unknown = free.unknown, []
     whole = (free.layout.steps // free.layout.segments, False)
@@ -67,7 +97,7 @@ def _measure(timeline: Timeline, free: FreeActors, record: Round) -> None:
         free.measured(shard, steps, ended, timeline.tick)
 
 
-def _form(timeline: Timeline, free: FreeActors, record: Round, gradients: int) -> bool:
+def _form(timeline: Simulation, free: FreeActors, record: Round, gradients: int) -> bool:
     """Form the next batch if no minibatch waits, and a learner does; returns whether there was one.
 
     Data are fresher if their batch is formed late. A loader that takes time does not wait for a learner.

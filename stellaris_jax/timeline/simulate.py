@@ -19,7 +19,7 @@ in which they were scheduled: first in, first out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from operator import add
@@ -30,7 +30,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.sections import DelaysConfig, PlatformConfig
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
-from stellaris_jax.timeline.batch_rounds import batch_round
+from stellaris_jax.timeline.batch_rounds import Measure, batch_round
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
 from stellaris_jax.timeline.events import (
@@ -56,10 +56,6 @@ from stellaris_jax.timeline.records import DURATIONS, Gradient, Group, Round, Us
 from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Computation, Contention
 from stellaris_jax.timeline.ticks import SECOND, ticks
-
-Measure = Callable[[Round, list[int]], list[tuple[int, bool]]]
-"""Function from the round so far, and the shards whose segments have just begun, to each segment's steps and whether
-every environment has ended an episode with it."""
 
 
 class Timeline:
