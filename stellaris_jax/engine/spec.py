@@ -11,9 +11,9 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.timeline.collection import CollectionShape
-from stellaris_jax.timeline.plan import MinibatchLayout, PlanShape
+from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
+from stellaris_jax.timeline.shapes import CollectionShape, PlanShape
 
 
 @dataclass(frozen=True)

@@ -13,44 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from stellaris_jax.timeline.plan import PlanShape
-
-from stellaris_jax.config.tree import Config
-from stellaris_jax.timeline.data_admission import store_rows
 from stellaris_jax.timeline.records import Batch, Fragment, Group, Happening, Segment
 from stellaris_jax.timeline.ring import Ring
-
-
-class CollectionShape(NamedTuple):
-    """Static sizes of collection.
-
-    Attributes:
-      shards: number A of shards.
-      segments: segments S of a fragment.
-      rows: rows of the store; one more holds data that nobody needs.
-      follows: whether a fragment's duration follows its episodes, so that a round is executed in several stretches.
-    """
-
-    shards: int
-    segments: int
-    rows: int
-    follows: bool = False
-
-    @property
-    def width(self) -> int:
-        """Places of a collect wave: one for each shard, or a single one if segments are rolled as they begin."""
-        return 1 if self.follows else self.shards
-
-    @classmethod
-    def of(cls, config: Config) -> CollectionShape | None:
-        """Sizes of a configuration; `None` unless its actors are independent."""
-        shards, follows = config.actor_shards, config.delays.by == "episodes"
-        return cls(shards, config.segments, store_rows(config.system, shards), follows) if shards else None
+from stellaris_jax.timeline.shapes import CollectionShape, PlanShape
 
 
 class CollectionSizes(NamedTuple):

@@ -17,14 +17,13 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.collection import (
     Bounds,
     Collection,
-    CollectionShape,
     CollectionSizes,
     Step,
     lay_out,
     power_of_two,
 )
 from stellaris_jax.timeline.records import Round
-from stellaris_jax.timeline.ring import Ring
+from stellaris_jax.timeline.shapes import PlanShape
 
 Indices = Any
 """Int32 array: NumPy's in a plan, JAX's in the engine."""
@@ -100,57 +99,6 @@ class Plan(NamedTuple):
             return int(end - first)
         gradients = self.steps.gradients[first:end]
         return int((gradients[:, 1] - gradients[:, 0]).sum())
-
-
-class PlanShape(NamedTuple):
-    """Static sizes of a plan; one compiled engine runs all plans of one shape.
-
-    Attributes:
-      rounds: rounds R of a chunk.
-      seeds: seeds S.
-      wave_size: places L of a wave.
-      peers: largest number K of other versions in flight.
-      gradients: minibatches G of a fragment, over all epochs.
-      batch: samples B of a minibatch.
-      versions: length H of the window of versions on which gradients may be computed.
-      buffers: fragments kept.
-      target_interval: versions from one target network to the next; 1 without target networks.
-      kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
-      collection: sizes of independent actors' collection; `None` for other actors.
-    """
-
-    rounds: int
-    seeds: int
-    wave_size: int
-    peers: int
-    gradients: int
-    batch: int
-    versions: int
-    buffers: int
-    target_interval: int = 1
-    kl_coefficient_per_gradient: bool = False
-    collection: CollectionShape | None = None
-
-    @property
-    def ring(self) -> Ring:
-        """Ring of the stored versions; the oldest version in use may have an even older target network."""
-        return Ring(self.versions + self.target_interval - 1)
-
-    @property
-    def fragments(self) -> Ring:
-        """Ring of the stored fragments."""
-        return Ring(self.buffers)
-
-    def target(self, version: Any) -> Any:
-        """Version that was the target network when `version` was the newest; element by element for arrays."""
-        return version - version % self.target_interval
-
-    @property
-    def capacity(self) -> int:
-        """Largest number of waves of a plan: a round executes at most the gradients of `buffers` fragments."""
-        if self.collection is not None:
-            return (self.rounds + self.buffers) * self.gradients
-        return self.rounds * self.gradients * self.buffers
 
 
 class MinibatchLayout(NamedTuple):
