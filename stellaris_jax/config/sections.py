@@ -160,6 +160,12 @@ class PlatformConfig(Section):
     )
     rpc: float = knob(0.0, "seconds to pass a policy or gradient between VMs", within="[0, inf)")
     cache: float = knob(0.0, "seconds to pass a policy or trajectory through the distributed cache", within="[0, inf)")
+    parameter_shards: int = knob(
+        1,
+        "parameter functions, each for an equal part of the parameters: an aggregation takes so many times less than "
+        "delays.aggregate",
+        within="[1, inf)",
+    )
     contention: float = knob(
         0.0, "share by which every other learner that computes on its GPU slows a learner down", within="[0, inf)"
     )

@@ -12,7 +12,7 @@ in which they were scheduled: first in, first out.
    its gradient and pushes it. Learners that compute on the same GPU slow each other down. A failed invocation returns
    its pointer.
 4. The parameter function evaluates its rule at every push. An aggregation takes time, then publishes the next
-   version: clock c -> c + 1.
+   version: clock c -> c + 1. Several parameter functions aggregate at once, each its part of the parameters.
 5. Fragment r + 1 starts once the actors are free and fragment r + 1 - depth is consumed: depth 1 is a
    barrier, depth 2 overlaps collection with learning.
 """
@@ -111,6 +111,7 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * ticks(platform.cache)
         self.failure = delays.failure
+        self.parameter_shards = platform.parameter_shards
         self.loads = delays.loader.seconds > 0.0
         shared = platform.contention > 0 or platform.interference > 0
         self.contention = Contention(self.placement, platform.interference) if shared else None
@@ -296,8 +297,8 @@ class Timeline:
                 continue
             record.groups.append(action)
             record.sequence.append(action)
-            duration = next(self.streams["aggregate"])
-            self.spent.aggregate_busy += duration
+            duration = -(-next(self.streams["aggregate"]) // self.parameter_shards)
+            self.spent.aggregate_busy += duration * self.parameter_shards
             action.published = (self.tick + duration) / SECOND
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0:
@@ -348,7 +349,7 @@ class Timeline:
             self.schedule(left, event)
             work.order = self._order
             if number == PARAMETER_FUNCTION:
-                self.spent.aggregate_busy += self.tick + left - end
+                self.spent.aggregate_busy += (self.tick + left - end) * self.parameter_shards
                 if self.forming is not None:  # states of earlier versions lack it
                     self.forming.published = (self.tick + left) / SECOND
 
