@@ -35,7 +35,7 @@ class ProgramSpec:
       truncation: mode of the truncation (Eq. 2).
       aggregation: mode of the aggregation (Eq. 4).
       corrections: corrections of gradients.
-      masked: whether rounds may leave out some environments.
+      masked: whether rounds may leave out some environments; those of independent actors never do.
       host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
@@ -85,7 +85,7 @@ class ProgramSpec:
             corrections=tuple(
                 register.correction[name](system.correction_options.get(name, {})) for name in system.corrections
             ),
-            masked=is_masked(config),
+            masked=is_masked(config) and config.actor_shards == 0,
             host_fragments=host_fragments,
             recurrent=config.network.memory != "none",
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,

@@ -182,3 +182,10 @@ def publish_statistics(store: Store, statistics: RunningStatistics, newest: jax.
         return jnp.where(fresh.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
     return store._replace(statistics=jax.tree.map(put, ring, statistics))
+
+
+def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Store:
+    """Store in which all versions act with the same statistics of observations, those that a run starts from."""
+    if store.statistics is None:
+        return store
+    return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))

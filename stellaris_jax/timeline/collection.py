@@ -133,8 +133,9 @@ class Collector:
         return [[list(segment) for segment in pending] for pending in self.pending]
 
     def restore(self, state: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Continue from what `state()` returned (it may have passed through JSON)."""
-        self.pending = [deque(Segment(*segment) for segment in pending) for pending in state]
+        """Continue from what `state()` returned (it may have passed through JSON); without shards, from the start."""
+        shards = state or [[] for _ in range(self.shape.shards)]
+        self.pending = [deque(Segment(*segment) for segment in pending) for pending in shards]
 
 
 def _is_old(version: int, segment: Segment) -> bool:
