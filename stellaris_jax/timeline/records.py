@@ -251,9 +251,7 @@ class Round:
     usage: Usage = field(default_factory=Usage)
     batches: list[Batch] = field(default_factory=list)
     dropped_fragments: list[Fragment] = field(default_factory=list)
-    dead_attempts: list[Fragment] = field(
-        default_factory=list, repr=False, compare=False, metadata={"stored": False}
-    )
+    dead_attempts: list[Fragment] = field(default_factory=list, repr=False, compare=False, metadata={"stored": False})
     waiting: int = 0
     data_lag_counts: list[int] = field(default_factory=list)
     data_seconds: float = 0.0
