@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from stellaris_jax import load_config
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.gantt import plot_timeline, timeline_figure
 from stellaris_jax.report.shards import (
     DIED,

@@ -123,7 +123,7 @@ def _draw_fragments(axes: Axes, bars: Sequence[ShardBar], config: Config, colour
         if bar.outcome in ENDED:
             hatch, edge, _ = ENDED[bar.outcome]
             marked.add(bar.outcome)
-            face = {"facecolor": "none", "edgecolor": edge, "hatch": hatch, "lw": 0.6}
+            face: dict[str, Any] = {"facecolor": "none", "edgecolor": edge, "hatch": hatch, "lw": 0.6}
             axes.broken_barh([(fragment.begin, end - fragment.begin)], (low, 0.8), **face)
         axes.vlines([fragment.begin], low, low + 0.8, color=BLACK, lw=1.2)
     axes.set_yticks(range(config.actor_shards))
