@@ -203,7 +203,9 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         f"scaling={c.scaling.name} is not possible with system.actors=independent: scaling rules choose the actors of "
         "a round, at which all actors meet; leave scaling=fixed without scaling.actors.",
     )
+    actors = c.live.actors
     yield (
-        c.executor == "simulated",
-        f"system.actors=independent is not possible with executor={c.executor}; barrier and pipelined are.",
+        c.executor != "live" or actors == 0 or system.actor_shards in (0, actors),
+        f"live.actors={actors} is not possible with system.actor_shards={system.actor_shards}, for every shard of "
+        "independent actors is one actor; give both the same number, or leave one of them at 0.",
     )

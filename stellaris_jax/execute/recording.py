@@ -16,6 +16,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.telemetry.integrity import digest_of, summary_digests
 from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.records import Group, Segment
 from stellaris_jax.timeline.trace import ReplayedTimeline, Trace
 
 
@@ -25,27 +26,35 @@ class Outline(NamedTuple):
     Attributes:
       scales: learning rate factor of every round.
       actors: number of actors in the first round.
-      oldest: largest number of versions that a gradient reaches back or that a round publishes.
+      oldest: largest number of versions that a gradient or a segment reaches back, or that a round publishes.
       penalised: whether every gradient has its KL penalty coefficient.
+      rows: rows of the store that fragments of independent actors use; 0 with other actors.
     """
 
     scales: Sequence[float]
     actors: int
     oldest: int
     penalised: bool = True
+    rows: int = 0
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
         """Read a trace from beginning to end."""
-        scales, actors, oldest, penalised = array("d"), 1, 0, True
+        scales, actors, oldest, penalised, rows = array("d"), 1, 0, True, 0
+        clock = 0
         for round_ in trace.rounds:
             groups = round_.record.groups
             actors = actors if scales else round_.record.actors
             scales.append(round_.step_scale)
             ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
             oldest = max(oldest, len(groups), *ages)
+            for event in round_.record.sequence:
+                if isinstance(event, Group):
+                    clock = event.clock + 1
+                elif isinstance(event, Segment):
+                    oldest, rows = max(oldest, clock - event.version), max(rows, event.row + 1)
             penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
-        return cls(scales, actors, oldest if scales else 1, penalised)
+        return cls(scales, actors, oldest if scales else 1, penalised, rows)
 
 
 class RecordedRounds(NamedTuple):
