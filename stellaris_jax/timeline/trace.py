@@ -208,6 +208,10 @@ def _sequence(record: Round, segments: Any, order: Any) -> list[Segment | Batch 
     }
     if not isinstance(order, str) or Counter(order) != Counter({kind: len(some) for kind, some in events.items()}):
         raise InvalidRecord("order does not name each event once")
+    if any(segment.shard >= record.actors for segment in events[KINDS[Segment]]):
+        raise InvalidRecord("a segment is of a shard that no actor is")
+    if any(len(batch.fragments) != record.actors for batch in record.batches):
+        raise InvalidRecord("a batch has not one fragment for each actor")
     following = {kind: iter(some) for kind, some in events.items()}
     return [next(following[kind]) for kind in order]
 
