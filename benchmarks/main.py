@@ -213,7 +213,7 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 
 
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
-    "peers": _peers, "engine": _gradients, "methods": _gradients, "actors": _gradients, "plan": _plan, "startup": _startup, "live": _live,
-    "limit": _limit, "calibrate": _calibrate,
+    "peers": _peers, "engine": _gradients, "methods": _gradients, "actors": _gradients, "plan": _plan,
+    "startup": _startup, "live": _live, "limit": _limit, "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""
