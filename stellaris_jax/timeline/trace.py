@@ -27,7 +27,7 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.outputs import appending, rewriting
 from stellaris_jax.timeline.record_json import InvalidRecord, as_data, checked_record, is_counts
-from stellaris_jax.timeline.records import Batch, Fragment, Group, Round, Segment, Usage
+from stellaris_jax.timeline.records import Batch, Fragment, Group, Happening, Round, Segment, Usage
 
 FORMAT = 1
 """Trace format version; readers refuse other versions."""
@@ -193,7 +193,7 @@ KINDS: dict[type, str] = {Segment: "s", Batch: "b", Fragment: "d", Group: "g"}
 """Letters of the events of independent actors: a segment that ended, a batch formed, a fragment dropped, a group."""
 
 
-def _sequence(record: Round, segments: Any, order: Any) -> list[Segment | Batch | Fragment | Group]:
+def _sequence(record: Round, segments: Any, order: Any) -> list[Happening]:
     """Events of a round in their order. Raises InvalidRecord for those that no run has."""
     if order is None:
         return [*record.groups]
