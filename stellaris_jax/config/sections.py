@@ -203,6 +203,12 @@ class DelaysConfig(Section):
     failure: float = knob(
         0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
     )
+    by: str = knob(
+        "steps",
+        "independent actors: a fragment takes its drawn seconds (steps), or the share of them that its longest episode "
+        "has of algorithm.rollout_length, for each environment stops at the end of an episode (episodes)",
+        choices=("steps", "episodes"),
+    )
     actor_failure: float = knob(
         0.0,
         "independent actors: probability that a shard dies while it rolls a fragment, which it begins again",

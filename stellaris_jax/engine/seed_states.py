@@ -23,6 +23,7 @@ from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineInputs, EngineState, policies
+from stellaris_jax.engine.store import every_version_acts_with
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan
 
@@ -78,7 +79,9 @@ class SeedStates:
         layout, states = self.engine.layout, []
         for seeds, (block, seen_obs) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
             state = layout.init(seeds, self.hyper, block)
-            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen_obs))))
+            normalizers = state.normalizers._replace(obs=seen_obs)
+            store = None if state.store is None else jax.vmap(every_version_acts_with)(state.store, seen_obs)
+            states.append(layout.place(state._replace(normalizers=normalizers, store=store)))
         self._states = states
 
     @property
@@ -162,6 +165,14 @@ class SeedStates:
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
 
+    def advance(self, function: Callable[[int, EngineState], tuple[EngineState, T]]) -> list[T]:
+        """Replace each block's state by calls of `function(place, state) -> (state, result)`; returns the results."""
+        states, self._states, self._running = self.states, None, True
+        over = map if self._threads is None else self._threads.map
+        done = list(over(function, range(len(states)), states))
+        self._states, self._running = [state for state, _ in done], False
+        return [result for _, result in done]
+
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
         """Call a function for each block with its state and its element of each of `rows`; returns the results."""
         return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
@@ -177,7 +188,7 @@ def joined(parts: list[T]) -> T:
 
 def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
     """State and metrics of finished seeds: only the round counter advances."""
-    metrics = RoundMetrics.zeros((rounds, *state.round.shape))
+    metrics = RoundMetrics.zeros((rounds, *state.round.shape), drops=state.store is not None)
     metrics = metrics._replace(
         rejected=metrics.rejected + state.aggregator.rejected,
         kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,
