@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from functools import wraps
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by
 from stellaris_jax.execute.schedule import Schedule
 from stellaris_jax.timeline import Plan, Round, build_plan, minibatch_order
-from stellaris_jax.timeline.collection import CollectionSizes, Collector
+from stellaris_jax.timeline.collection import CollectionSizes, Collector, occupancy
 from stellaris_jax.timeline.plan import build_collection_plan
 
 UNKNOWN = -1
@@ -115,8 +116,9 @@ class Planner:
         self._simulated = begin + size
         factors = [schedule.learning_rate_factor(begin + r) for r in range(size)]
 
+        filled: list[float] = []
         if self._collectors:
-            plans = self._collected(begin, rounds, factors)
+            plans, filled = self._collected(rounds, factors)
         else:
             plans = self._rolled(begin, rounds, factors, envs, widths)
         waves = [sum(plan.waves(r) for plan in plans) for r in range(size)]
@@ -129,6 +131,7 @@ class Planner:
             timelines=self._states(),
             plans=plans,
             widths=widths,
+            collect_occupancy=filled,
         )
 
     def _rolled(
@@ -145,8 +148,8 @@ class Planner:
 
         return list(map(plan, schedule.blocks, widths))
 
-    def _collected(self, begin: int, rounds: list[list[Round]], factors: list[float]) -> list[Plan]:
-        """Plans of independent actors' rounds, one for each block of seeds."""
+    def _collected(self, rounds: list[list[Round]], factors: list[float]) -> tuple[list[Plan], list[float]]:
+        """Plans of independent actors' rounds, one for each block of seeds, and their `Chunk.collect_occupancy`."""
         steps = [[one.steps(round_) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds]
         plans = []
         for place, block in enumerate(self.schedule.blocks):
@@ -158,7 +161,7 @@ class Planner:
             chosen = [row[block] for row in steps]
             plan, self._sizes[place] = build_collection_plan(self.shape, chosen, order, factors, self._sizes[place])
             plans.append(plan)
-        return plans
+        return plans, [occupancy(chain.from_iterable(row)) for row in steps]
 
     def _states(self) -> list[dict[str, Any]]:
         """States of the timelines, with the segments that are not rolled yet."""

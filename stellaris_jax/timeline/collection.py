@@ -226,6 +226,13 @@ def _split(step: Step) -> Step:
     return Step([], split + step.waves, step.dropped, step.batches, step.groups)
 
 
+def occupancy(steps: Iterable[Step]) -> float:
+    """Share of the places of collect waves in which a shard rolls a segment; 1 without waves."""
+    waves = [wave for step in steps for wave in _split(step).waves]
+    places = sum(map(len, waves))
+    return sum(segment is not None for wave in waves for segment in wave) / places if places else 1.0
+
+
 def power_of_two(number: int) -> int:
     """Smallest power of two that is not less: a capacity, so that few sizes are compiled."""
     return 1 << max(0, number - 1).bit_length()
