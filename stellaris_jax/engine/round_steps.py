@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.engine import versions
 from stellaris_jax.engine.prepare import EpisodeStatistics
-from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes
+from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes, published
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import publish_statistics
-from stellaris_jax.engine.wave import RoundInputs, WaveCarry
+from stellaris_jax.engine.wave import RoundInputs, UpdateSums, WaveCarry
 from stellaris_jax.timeline.plan import Plan
 
 T = TypeVar("T")
@@ -26,6 +25,36 @@ def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T) -> T:
     first, end = bounds
     result: T = jax.lax.fori_loop(first, end, body, start)
     return result
+
+
+class SoFar(NamedTuple):
+    """State within a round of independent actors.
+
+    Attributes:
+      state: training state.
+      sums: sums over the round's gradients, as in `WaveCarry`.
+      update_sums: sums over the round's updates.
+      episodes: statistics of episodes in the data of the round's batches.
+      dropped: statistics of episodes in dropped data.
+    """
+
+    state: EngineState
+    sums: jax.Array
+    update_sums: UpdateSums
+    episodes: EpisodeStatistics
+    dropped: EpisodeStatistics
+
+    @classmethod
+    def start(cls, state: EngineState) -> SoFar:
+        """State at a round's begin."""
+        none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
+        start = WaveCarry.start(state)
+        return cls(state, start.sums, start.update_sums, none, none)
+
+    @property
+    def waves(self) -> WaveCarry:
+        """Carry after the last wave of gradients."""
+        return WaveCarry.resumed(self.state, self.sums, self.update_sums)
 
 
 class RoundSteps(NamedTuple):
@@ -53,21 +82,14 @@ class RoundSteps(NamedTuple):
         Returns:
           (state, carry after the last wave, statistics of episodes in the round's data, those in dropped data).
         """
-        none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
-        start = WaveCarry.start(state)
-        first = (state, start.sums, start.update_sums, (none, none))
-        step = partial(self._step, round_)
-        state, sums, update_sums, (kept, dropped) = loop(self.plan.bounds[round_], step, first)
-        return state, WaveCarry.resumed(state, sums, update_sums), kept, dropped
+        done = loop(self.plan.bounds[round_], partial(self._step, round_), SoFar.start(state))
+        return done.state, done.waves, done.episodes, done.dropped
 
-    def _step(self, round_: jax.Array, k: jax.Array, so_far: Any) -> Any:
-        state, sums, update_sums, (kept, dropped) = so_far
+    def _step(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
+        state = so_far.state
         collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
         assert collection is not None, "actors are not independent"
         assert bounds is not None, "actors are not independent"
-
-        def publish(state: EngineState) -> EngineState:
-            return state._replace(ring=versions.publish(state.ring, state.version, state.params))
 
         def whole(i: jax.Array, state: EngineState) -> EngineState:
             chosen = (collection.whole_slot[i], collection.whole_number[i], collection.whole_rows[i])
@@ -79,15 +101,24 @@ class RoundSteps(NamedTuple):
             rolled: EngineState = seeds(self.shards.wave)(self.hyper, state, segments)
             return rolled
 
+        state = seeds(published)(state)
+        state = loop(bounds.whole[k], whole, state)
+        state = loop(bounds.waves[k], wave, state)
+        return self.learn(round_, k, so_far._replace(state=state))
+
+    def learn(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
+        """Execute what follows a step's collection: drop fragments, form batches, compute gradients."""
+        state, sums, update_sums, kept, dropped = so_far
+        collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
+        assert collection is not None, "actors are not independent"
+        assert bounds is not None, "actors are not independent"
+
         def form(i: jax.Array, so_far: tuple[EngineState, EpisodeStatistics]) -> tuple[EngineState, EpisodeStatistics]:
             state, kept = so_far
             chosen = (collection.rows[i], collection.buffer[i], collection.order[i])
             state, episodes = seeds(self.shards.form)(self.hyper, state, *chosen)
             return state, jax.tree.map(jnp.add, kept, episodes)
 
-        state = seeds(publish)(state)
-        state = loop(bounds.whole[k], whole, state)
-        state = loop(bounds.waves[k], wave, state)
         dropped = jax.tree.map(jnp.add, dropped, seeds(dropped_episodes)(state, collection.dropped[k]))
         state, kept = loop(bounds.batches[k], form, (state, kept))
         inputs = RoundInputs(self.hyper, state.loader, state.kl_coefficient, self.plan.learning_rate[round_])
@@ -96,4 +127,4 @@ class RoundSteps(NamedTuple):
         waves = loop(bounds.gradients[k], partial(self.wave, inputs), carry)
         state = waves.end(state)
         store = seeds(publish_statistics)(state.store, state.normalizers.obs, state.version, before)
-        return state._replace(store=store), waves.sums, waves.update_sums, (kept, dropped)
+        return SoFar(state._replace(store=store), waves.sums, waves.update_sums, kept, dropped)

@@ -75,11 +75,6 @@ def _check_hosted(config: Config) -> None:
         raise ConfigError(
             f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
         )
-    if config.system.actors == "independent":
-        raise ConfigError(
-            f"system.actors=independent is not possible with env={config.env.name}, a host environment; barrier and "
-            "pipelined are."
-        )
     if config.executor == "live" and is_scaled(config):
         raise ConfigError(
             f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
