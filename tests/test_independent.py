@@ -45,7 +45,9 @@ def free(*overrides: str, rounds: int = 7) -> Trainer:
 def check_synchronous(admission: str, *overrides: str) -> None:
     """Parameters, optimizer, environments, statistics and seconds equal those of barrier actors."""
     independent = ("system.actors=independent", *FRESH[admission])
-    barrier, fresh = (Trainer(tiny(steps(ROUNDS), *own, *overrides)) for own in (("system.actors=barrier",), independent))
+    barrier, fresh = (
+        Trainer(tiny(steps(ROUNDS), *own, *overrides)) for own in (("system.actors=barrier",), independent)
+    )
     records = [[record["simulated_seconds"] for record in trainer.run()] for trainer in (barrier, fresh)]
     assert records[0] == records[1]
     for name in ("params", "version", "ring", "aggregator", "normalizers", "kl_coefficient", "round"):

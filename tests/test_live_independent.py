@@ -258,7 +258,9 @@ def test_the_number_of_shards_is_that_of_live_actors() -> None:
 
 
 def test_what_cannot_run_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"^delays.by=episodes is not possible with executor=live, which measures"):
+    with pytest.raises(
+        ConfigError, match=r"^delays.by=episodes is not possible with executor=live, whose durations are"
+    ):
         free("delays.by=episodes")
     pytest.importorskip("gymnasium")
     with pytest.raises(ConfigError, match=r"^system.actors=independent is not possible with executor=live and env="):
