@@ -219,7 +219,7 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     actors = c.live.actors
     yield (
-        c.executor != "live" or actors == 0 or system.actor_shards in (0, actors),
-        f"live.actors={actors} is not possible with system.actor_shards={system.actor_shards}, for every shard of "
-        "independent actors is one actor; give both the same number, or leave one of them at 0.",
+        c.executor != "live" or actors in (0, shards),
+        f"live.actors={actors} is not possible with independent actors, whose {shards} shards are an actor each; "
+        f"leave it at 0, or give system.actor_shards={actors}.",
     )

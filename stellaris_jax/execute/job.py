@@ -119,7 +119,7 @@ def as_executed(config: Config, recording: Recording | None = None) -> Config:
 def _shards(config: Config, recording: Recording | None) -> dict[str, object]:
     """Values of keys that independent actors of a live run, or of its replay, have."""
     if recording is None:
-        shards = config.replace({"platform.actors": live_actors(config)}).actor_shards
+        shards = config.actor_shards
         return {"system.actor_shards": shards, "platform.actors": shards}
     shards = recording.outline.actors
     return {
