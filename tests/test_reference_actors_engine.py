@@ -68,10 +68,11 @@ BENCHES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 OPTIONS: dict[str, dict[str, float]] = {
-    "ppo": {"value_clip": 0.0},  # values on a clip's edge are decided by rounding
+    # Rounding decides on which side of a clip's edge a sample is, so that there must be few of them.
+    "ppo": {"value_clip": 0.0, "clip": 0.5},
     "impala": {"c_bar": 1.05},
     "impact": {"clip": 0.2, "target_interval": 3, "c_bar": 1.05, "impact_ratio": 1.01},
-    "a3po": {"proximal_interval": 4, "value_clip": 0.0},
+    "a3po": {"proximal_interval": 4, "value_clip": 0.0, "clip": 0.5},
 }
 """Options of every algorithm."""
 
