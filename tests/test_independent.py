@@ -1,4 +1,4 @@
-"""Runs of independent actors: without staleness they are synchronous to the bit; they resume, and seeds and devices agree.
+"""Independent actors: without staleness synchronous to the bit; runs resume; seeds and devices agree.
 
 `test_reference_actors_engine.py` compares the engine with the literal system.
 """

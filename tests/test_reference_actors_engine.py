@@ -1,4 +1,4 @@
-"""The compiled engine has the policies of the literal system with independent actors (`reference_actor_training.py`)."""
+"""The compiled engine has the policies of the literal system of `reference_actor_training.py`: independent actors."""
 
 from __future__ import annotations
 
