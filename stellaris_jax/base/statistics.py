@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,12 @@ ROUNDING = 1e-9
 """Relative difference up to which two figures are equal; sums of floats in another order differ by rounding."""
 Curve = tuple[np.ndarray, np.ndarray]
 """One seed's curve: x, not decreasing, and y, both `[points]`."""
+
+
+def mean(values: Iterable[float], empty: float = 0.0) -> float:
+    """Mean of the values, or `empty` if there are none."""
+    values = list(values)
+    return float(sum(values) / len(values)) if values else empty
 
 
 def mean_ci95(values: ArrayLike) -> tuple[float, float]:

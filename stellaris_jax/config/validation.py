@@ -154,6 +154,7 @@ ONLY_INDEPENDENT = {
     "system.publish_lag": 0,
     "system.data_admission": "fifo",
     "system.data_queue": 0,
+    "delays.by": "steps",
     "delays.actor_failure": 0.0,
 }
 """Keys that only independent actors have, with the values that mean nothing."""
@@ -205,6 +206,21 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         "a round, at which all actors meet; leave scaling=fixed without scaling.actors.",
     )
     yield (
-        c.executor == "simulated",
-        f"system.actors=independent is not possible with executor={c.executor}; barrier and pipelined are.",
+        c.delays.by == "steps" or not c.engine.distributed,
+        "delays.by=episodes is not possible with engine.distributed=true.",
+    )
+    yield (
+        c.delays.by == "steps" or c.engine.members != "together" or c.num_seeds == 1,
+        "engine.members=together is not possible with delays.by=episodes, for every seed has lengths of its own; apart "
+        "or auto are.",
+    )
+    yield (
+        c.delays.by == "steps" or c.executor == "simulated",
+        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are measured; leave it at steps.",
+    )
+    actors = c.live.actors
+    yield (
+        c.executor != "live" or actors == 0 or system.actor_shards in (0, actors),
+        f"live.actors={actors} is not possible with system.actor_shards={system.actor_shards}, for every shard of "
+        "independent actors is one actor; give both the same number, or leave one of them at 0.",
     )

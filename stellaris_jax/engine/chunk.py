@@ -21,6 +21,7 @@ class Chunk:
       timelines: `[S]`, timeline states after the last round.
       plans: plans for the engine, one for each block of seeds that runs side by side; none for a live round.
       widths: number of environments that each plan is compiled for.
+      collect_occupancy: `[R]`, share of the segments computed for independent actors that they asked for.
     """
 
     begin: int
@@ -31,6 +32,7 @@ class Chunk:
     timelines: list[dict[str, Any]]
     plans: list[Plan] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
+    collect_occupancy: list[float] = field(default_factory=list)
 
     @property
     def end(self) -> int:

@@ -302,8 +302,11 @@ class Engine:
                 wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
-                state, wave_state, episodes, dropped = steps.run(state, r)
-            state, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
+                state, sums = steps.run(state, r)
+                wave_state = WaveCarry.resumed(state, sums.gradients, sums.updates)
+                episodes, dropped = sums.kept, sums.dropped
+            after, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
+            state = after if self.shards is None else steps.paused(state, after, sums)
             metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
@@ -384,7 +387,7 @@ class Engine:
         return put(tree, self.layout.replicated)
 
 
-SHARED = ("bounds", "learning_rate", "steps")
+SHARED = ("bounds", "learning_rate", "steps", "ends")
 """Fields of a plan that are the same for all seeds."""
 REPLICATED = PartitionSpec()
 PLACED = PartitionSpec(None, None, AXIS)

@@ -165,6 +165,14 @@ class SeedStates:
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
 
+    def advance(self, function: Callable[[int, EngineState], tuple[EngineState, T]]) -> list[T]:
+        """Replace each block's state by calls of `function(place, state) -> (state, result)`; returns the results."""
+        states, self._states, self._running = self.states, None, True
+        over = map if self._threads is None else self._threads.map
+        done = list(over(function, range(len(states)), states))
+        self._states, self._running = [state for state, _ in done], False
+        return [result for _, result in done]
+
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
         """Call a function for each block with its state and its element of each of `rows`; returns the results."""
         return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))

@@ -56,6 +56,8 @@ class Shards(NamedTuple):
         """Segments `[A, t, n, ...]`, gathered from all devices."""
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
+        if data.valid is not None and data.raw_obs is not None:  # statistics leave out NaN
+            data = data._replace(raw_obs=jnp.where(as_steps(data.valid, data.raw_obs), data.raw_obs, jnp.nan))
         if self.axis is not None:
             data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
             carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
@@ -71,6 +73,8 @@ class Shards(NamedTuple):
         keys = self._keys(state, number)
         keys = keys._replace(envs=keys.envs.reshape(-1))
         before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
+        if before.alive is not None:
+            before = before._replace(alive=jnp.ones(before.alive.shape, bool))
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
@@ -89,7 +93,21 @@ class Shards(NamedTuple):
         zeros = jnp.zeros(shape.shards, jnp.int32)
         kept = store.write(kept, rolled, rows, zeros, zeros)
         kept = kept._replace(version=kept.version.at[rows].set(version))
+        kept = self._measured(kept, rolled.data, jnp.arange(shape.shards), jnp.ones(shape.shards, bool))
         return state._replace(actor=sharded(actor), store=kept)
+
+    def _measured(self, kept: store.Store, data: Any, shards: jax.Array, rolls: jax.Array) -> store.Store:
+        """Store with the lengths of the segments `[W, t, n]` that shards `[W]` have rolled, if they follow episodes."""
+        if kept.lengths is None or kept.ended is None:
+            return kept
+        # The last valid step of an environment that has ended an episode ends it; others are valid to the last step.
+        lengths = jnp.sum(data.valid, axis=1, dtype=jnp.int32).max(axis=1)
+        ends = (data.terminated | data.truncated).any(axis=1)
+        ended = jnp.all(ends | ~data.valid[:, 0], axis=1)
+        return kept._replace(
+            lengths=kept.lengths.at[shards].set(jnp.where(rolls, lengths, kept.lengths[shards])),
+            ended=kept.ended.at[shards].set(jnp.where(rolls, ended, kept.ended[shards])),
+        )
 
     def wave(self, hyper: Hyper, state: EngineState, wave: Segments) -> EngineState:
         """Roll one segment of each shard with a version of its own, into the store."""
@@ -97,8 +115,8 @@ class Shards(NamedTuple):
         assert shape is not None, "actors are not independent"
         fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
         keys = jax.vmap(partial(self._keys, state))(wave.number)
-        shards = jnp.arange(shape.shards)
-        keys = keys._replace(envs=keys.envs[shards, shards])  # each shard's own of its fragment's
+        places = jnp.arange(shape.width)
+        keys = keys._replace(envs=keys.envs[places, wave.shard])  # each shard's own of its fragment's
         version = state.version - versions.behind(state.ring, state.version, wave.slot)
         first, normalizers = wave.segment * steps, self._normalizers(state, wave.slot)
         one = Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
@@ -110,13 +128,20 @@ class Shards(NamedTuple):
             return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None), None
 
         axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
-        inputs = RolloutInputs(fetched, normalizers, state.actor, keys, hyper.gamma, first)
+        everyone = shape.width == shape.shards
+        before = state.actor if everyone else jax.tree.map(lambda x: x[wave.shard], state.actor)
+        if before.alive is not None:
+            before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
+        inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
         actor, data, episodes, _ = jax.vmap(roll, in_axes=(axes,))(inputs)
         rolls = wave.row < shape.rows
-        actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, state.actor)
-        fragment = Fragment(None, None, normalizers, version, state.actor.carry)  # type: ignore[arg-type]
+        actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, before)
+        if not everyone:
+            actor = jax.tree.map(lambda all_, new: all_.at[wave.shard].set(new), state.actor, actor)
+        fragment = Fragment(None, None, normalizers, version, before.carry)  # type: ignore[arg-type]
         rolled = self._rolled(fragment, episodes, data)
-        return state._replace(actor=actor, store=store.write(kept, rolled, wave.row, first, wave.segment))
+        kept = store.write(kept, rolled, wave.row, first, wave.segment)
+        return state._replace(actor=actor, store=self._measured(kept, rolled.data, wave.shard, rolls))
 
     def _normalizers(self, state: EngineState, slot: jax.Array) -> Normalizers:
         """Statistics that the version in a slot acts with; for slots `[A]`, those of observations have that axis."""
@@ -143,12 +168,18 @@ class Shards(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Segments of a collect wave, one for each shard `[A]`; see `stellaris_jax.timeline.collection.Collection`."""
+    """Segments of a collect wave of W places, `[W]`; see `stellaris_jax.timeline.collection.Collection`."""
 
+    shard: jax.Array
     slot: jax.Array
     number: jax.Array
     segment: jax.Array
     row: jax.Array
+
+
+def as_steps(valid: jax.Array, like: jax.Array) -> jax.Array:
+    """Flags `[A, t, n]` reshaped to broadcast against arrays `[A, t, n, ...]` such as `like`."""
+    return valid.reshape(valid.shape + (1,) * (like.ndim - valid.ndim))
 
 
 def _store(state: EngineState) -> store.Store:

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.losses.common import LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.prepare import Collected, EpisodeStatistics
 from stellaris_jax.engine.spec import ProgramSpec
+
+PARTIAL_SUMS = len(LossMetrics._fields) + 3 * 4
+"""Numbers in the sums over a part of a round: of gradients, updates, and episodes in used and in dropped data."""
 
 
 class Store(NamedTuple):
@@ -28,6 +31,9 @@ class Store(NamedTuple):
       episodes: statistics of the episodes that ended, `[rows + 1, 3]`, as `EpisodeStatistics`.
       statistics: observation statistics that each version in the version ring acts with, arrays `[H, ...]`; `None`
         unless observations are normalised.
+      lengths: steps of each shard's last segment until all its environments had ended an episode, int32 `[A]`; `None`
+        unless fragments end with their episodes.
+      ended: whether all had, bool `[A]`; `None` likewise.
     """
 
     data: Collected
@@ -35,6 +41,8 @@ class Store(NamedTuple):
     version: jax.Array
     episodes: jax.Array
     statistics: RunningStatistics | None
+    lengths: jax.Array | None = None
+    ended: jax.Array | None = None
 
 
 def init_store(
@@ -66,7 +74,7 @@ def init_store(
         reward=number,
         terminated=flag,
         truncated=flag,
-        valid=None,
+        valid=flag if shape.follows else None,
         value=number,
         next_value=number,
         discounted_return=number if options.normalize_reward else None,
@@ -80,6 +88,8 @@ def init_store(
         version=jnp.zeros((rows, shape.segments), jnp.int32),
         episodes=jnp.zeros((rows, len(EpisodeStatistics._fields))),
         statistics=repeated(statistics) if options.normalize_observation else None,
+        lengths=jnp.zeros(shape.shards, jnp.int32) if shape.follows else None,
+        ended=jnp.zeros(shape.shards, bool) if shape.follows else None,
     )
 
 
@@ -112,6 +122,9 @@ def write(store: Store, rolled: Rolled, rows: jax.Array, first: jax.Array, segme
 
     def body(shard: jax.Array, store: Store) -> Store:
         row, begins = rows[shard], segments[shard] == 0
+        valid = store.data.valid
+        if valid is not None:  # segments that never begin, because all episodes have ended, hold no samples
+            store = store._replace(data=store.data._replace(valid=valid.at[row].set(valid[row] & ~begins)))
 
         def put(stored: jax.Array, part: jax.Array) -> jax.Array:
             start: list[Any] = [row, first[shard], *[0] * (stored.ndim - 2)]

@@ -214,7 +214,7 @@ def _store(
     shape, env, system = spec.collection, config.env, config.system
     assert shape is not None, "actors are not independent"
     numbers = sizes.action + sizes.distribution + 3 + env.normalize_reward
-    sample = sizes.viewed + sizes.observation * env.normalize_observation + WORD * numbers + 2
+    sample = sizes.viewed + sizes.observation * bool(env.normalize_observation) + WORD * numbers + 2
     row = spec.shard_envs * (spec.steps * sample + WORD * sizes.carry)
     store = (shape.rows + 1) * row
     admission = register.data_admission[system.data_admission]
@@ -235,5 +235,7 @@ def _store(
 
 
 def live_actors(config: Config) -> int:
-    """Number of actors of a live run without scaling."""
+    """Number of actors of a live run without scaling; one for each of `system.actor_shards` if they are given."""
+    if config.actor_shards and config.system.actor_shards:
+        return config.actor_shards
     return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)

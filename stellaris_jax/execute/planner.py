@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from functools import wraps
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by
 from stellaris_jax.execute.schedule import Schedule
 from stellaris_jax.timeline import Plan, Round, build_plan, minibatch_order
-from stellaris_jax.timeline.collection import CollectionSizes, Collector
+from stellaris_jax.timeline.collection import CollectionSizes, Collector, occupancy
 from stellaris_jax.timeline.plan import build_collection_plan
 
 UNKNOWN = -1
@@ -57,11 +58,20 @@ class Planner:
         self.shape, self.layout = schedule.spec.shape, schedule.spec.minibatch_layout
         collection = self.shape.collection
         self._collectors = [Collector(collection, self.shape.ring) for _ in schedule.seeds] if collection else []
-        self._sizes = [CollectionSizes.least(self.shape) for _ in schedule.blocks] if collection else []
+        self._sizes = [self._least_sizes() for _ in schedule.blocks] if collection else []
         # Recorded rounds are no function of the configuration.
         self._shared_by = shared_by(schedule.config, schedule.spec) if schedule.recorded is None else None
         self._simulated = 0  # rounds simulated so far; UNKNOWN while a round is being simulated
         self._chunks: deque[Chunk] = deque()  # planned, in order, not executed yet
+
+    def _least_sizes(self) -> CollectionSizes:
+        """Smallest capacities of collections; recorded rounds are known beforehand, so that they need one program."""
+        sizes, recorded = CollectionSizes.least(self.shape), self.schedule.recorded
+        if recorded is not None and self.shape.collection is not None:
+            collector = Collector(self.shape.collection, self.shape.ring)
+            for round_ in recorded.timeline.rounds:
+                sizes = sizes.fit(collector.steps(round_.record.sequence))
+        return sizes
 
     def next(self, in_flight: list[int] | None = None) -> Chunk:
         """Next chunk to execute; planned now if it was not.
@@ -115,8 +125,9 @@ class Planner:
         self._simulated = begin + size
         factors = [schedule.learning_rate_factor(begin + r) for r in range(size)]
 
+        filled: list[float] = []
         if self._collectors:
-            plans = self._collected(begin, rounds, factors)
+            plans, filled = self._collected(rounds, factors)
         else:
             plans = self._rolled(begin, rounds, factors, envs, widths)
         waves = [sum(plan.waves(r) for plan in plans) for r in range(size)]
@@ -129,6 +140,7 @@ class Planner:
             timelines=self._states(),
             plans=plans,
             widths=widths,
+            collect_occupancy=filled,
         )
 
     def _rolled(
@@ -145,9 +157,11 @@ class Planner:
 
         return list(map(plan, schedule.blocks, widths))
 
-    def _collected(self, begin: int, rounds: list[list[Round]], factors: list[float]) -> list[Plan]:
-        """Plans of independent actors' rounds, one for each block of seeds."""
-        steps = [[one.steps(round_) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds]
+    def _collected(self, rounds: list[list[Round]], factors: list[float]) -> tuple[list[Plan], list[float]]:
+        """Plans of independent actors' rounds, one for each block of seeds, and their `Chunk.collect_occupancy`."""
+        steps = [
+            [one.steps(round_.sequence) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds
+        ]
         plans = []
         for place, block in enumerate(self.schedule.blocks):
             seeds = self.schedule.seeds[block]
@@ -158,7 +172,7 @@ class Planner:
             chosen = [row[block] for row in steps]
             plan, self._sizes[place] = build_collection_plan(self.shape, chosen, order, factors, self._sizes[place])
             plans.append(plan)
-        return plans
+        return plans, [occupancy(chain.from_iterable(row)) for row in steps]
 
     def _states(self) -> list[dict[str, Any]]:
         """States of the timelines, with the segments that are not rolled yet."""

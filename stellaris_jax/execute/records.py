@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.base.registry import register
+from stellaris_jax.base.statistics import mean
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.execute.data_records import data_record, dropped_return, learned_steps
 from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
@@ -114,13 +116,16 @@ class Accounts:
             "dropped_slowness": mean(dropped) / mean_seconds if dropped and mean_seconds > 0.0 else None,
         }
 
-    def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
+    def timeline(
+        self, row: list[Round], factor: float, computed: int, collect_occupancy: float | None = None
+    ) -> Record:
         """Record of a round from its timelines.
 
         Args:
           row: `[S]`, the round of each seed.
           factor: factor of the learning rate schedule.
           computed: gradients computed so far, padding included.
+          collect_occupancy: share of the computed segments of independent actors that were asked for.
         """
         staleness = [record.staleness() for record in row]
         groups = [group for record in row for group in record.groups]
@@ -156,6 +161,8 @@ class Accounts:
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
             **self._wasted(row),
+            **data_record(self.config, row),
+            **({} if collect_occupancy is None else {"collect_occupancy": collect_occupancy}),
             "dropped": sum(usage.dropped for usage in usages),
             "failed": sum(usage.failures for usage in usages),
             "per_seed": {
@@ -196,12 +203,20 @@ class Accounts:
             {"train_return": row, **{name: rows[r] for name, rows in each.items()}}
             for r, row in enumerate(returns.tolist())
         ]
-        return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]
+        return [
+            {name: values[r] for name, values in columns.items()}
+            | dropped_return(metrics.episodes, metrics.dropped_episodes, r)
+            for r in range(len(returns))
+        ]
 
     @property
     def actions(self) -> str:
         """Choice of actions in evaluations: `greedy` or `sampled`."""
         return "greedy" if self.config.evaluation.greedy else "sampled"
+
+    def learned(self, rounds: int) -> Record:
+        """Env steps learned from after so many rounds, of independent actors; of others they are those rolled."""
+        return {"learned_steps": learned_steps(self.config, [rounds])} if self.config.actor_shards else {}
 
     def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:
         """Record of an evaluation; `usages` `[S]` is the usage of the evaluated policies so far."""
@@ -272,12 +287,6 @@ def actor_staleness(row: Iterable[Round], versions: Iterable[int]) -> float:
     """
     pairs = zip(row, versions, strict=True)
     return mean([record.arrived - version for record, version in pairs if record.actors > 0])
-
-
-def mean(values: Iterable[float], empty: float = 0.0) -> float:
-    """Mean of the values, or `empty` if there are none."""
-    values = list(values)
-    return float(sum(values) / len(values)) if values else empty
 
 
 def _finite_mean(values: list[float]) -> float | None:

@@ -189,7 +189,8 @@ class Trainer(Fixed):
         for r, (row, learning) in enumerate(zip(chunk.rounds, accounts.learning(done.metrics), strict=True)):
             counters.computed += chunk.computed[r]
             counters.nonfinite = learning["nonfinite_gradients"]
-            record = accounts.timeline(row, chunk.factors[r], counters.computed)
+            occupancy = chunk.collect_occupancy[r] if chunk.collect_occupancy else None
+            record = accounts.timeline(row, chunk.factors[r], counters.computed, occupancy)
             per_seed = record["per_seed"] | learning["per_seed"]
             record |= learning | {"wall_seconds": counters.wall_seconds, "per_seed": per_seed}
             record["steps_per_second"] = steps * len(self.seeds) / done.seconds
@@ -227,7 +228,8 @@ class Trainer(Fixed):
     def evaluation_record(self, evaluation: Evaluation) -> Record:
         """Record of an evaluation of the current policies."""
         record = self.accounts.evaluation(evaluation, self.usages)
-        return {"round": self.round, "wall_seconds": self.counters.wall_seconds, **record}
+        learned = self.accounts.learned(self.round)
+        return {"round": self.round, "wall_seconds": self.counters.wall_seconds, **record, **learned}
 
     # Saving --------------------------------------------------------------------------------------------------------
 
@@ -276,6 +278,7 @@ class Trainer(Fixed):
         seconds = counters.train_seconds
         return record | {
             "rounds": self.round,
+            **self.accounts.learned(self.round),
             "total_steps": self.config.total_steps,
             "ended_early": self.finished and self.round < self.total_rounds,
             "annealed": self.config.algorithm.anneal,

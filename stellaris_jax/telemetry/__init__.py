@@ -22,6 +22,12 @@ computed. `dropped_seconds`: learner-seconds of the round's dropped gradients, o
 duration of dropped gradients over that of all gradients (`gradient_seconds`). Above 1, training learns less from slow
 work than from other work.
 
+Data of independent actors. `data_lag_*`: versions, batches (others' training steps) and seconds between acting and
+learning; `data_lag_counts`: segments of fragments by their lag in versions, once for each gradient.
+`learned_steps`: env steps of completed batches, where `env_steps` counts steps rolled. `fragments_dropped_slowness`
+and `fragments_dropped_return` say how data admission biases the data: mean duration of dropped fragments over that of
+all, and mean return of the episodes in them less that in used ones.
+
 Simulated seconds of a live run (`executor=live`) are measured. A replay has `replay_deviation`: the largest distance of
 the round's versions from the recorded ones, as a share of their norm.
 

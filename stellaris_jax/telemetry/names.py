@@ -29,6 +29,7 @@ METRICS = {
     "steps_per_second": Metric("charts/SPS", "env steps per real second, over all seeds"),
     "wall_seconds": Metric("charts/wall_seconds", "real seconds since the run began"),
     "updates": Metric("charts/updates", "versions of the policy so far"),
+    "collect_occupancy": Metric("charts/collect_occupancy", "share of the computed segments that actors asked for"),
     "occupancy": Metric("charts/occupancy", "share of the computed gradients that were asked for"),
     "policy_loss": Metric("losses/policy_loss", "loss of the policy"),
     "value_loss": Metric("losses/value_loss", "loss of the critic"),
@@ -52,6 +53,23 @@ METRICS = {
     "staleness_queued": Metric("staleness/queued", "what they gained while they waited"),
     "staleness_seconds": Metric("staleness/seconds", "simulated seconds from fetch to aggregation"),
     "data_lag": Metric("staleness/data_lag", "versions between the policy that acted and the one that learns"),
+    "data_lag_max": Metric("data/lag_max", "largest data lag of the round's samples, in versions"),
+    "data_lag_batches": Metric("data/lag_batches", "mean batches between the begin of a fragment and its own batch"),
+    "data_lag_seconds": Metric("data/lag_seconds", "mean seconds from a fragment's begin to a gradient on it"),
+    "learned_steps": Metric("data/learned_steps", "env steps learned from so far; env_steps counts those rolled"),
+    "data_queue": Metric("data/queue", "fragments that wait for a batch at the round's end"),
+    "data_queue_seconds": Metric("data/queue_seconds", "mean seconds that the round's fragments waited for a batch"),
+    "actor_utilisation": Metric("data/actor_utilisation", "share of the time in which actors rolled out"),
+    "actor_blocked": Metric("data/actor_blocked", "share of the time in which actors waited to begin a fragment"),
+    "fragments_dropped": Metric("data/fragments_dropped", "fragments so far that data admission dropped"),
+    "fragments_dropped_share": Metric("data/fragments_dropped_share", "share of them among the round's fragments"),
+    "fragments_dropped_slowness": Metric(
+        "data/fragments_dropped_slowness", "mean duration of the round's dropped fragments over that of all"
+    ),
+    "fragments_dropped_return": Metric(
+        "data/fragments_dropped_return", "mean return of episodes in dropped fragments, less that in used ones"
+    ),
+    "actors_failed": Metric("data/actors_failed", "rollouts so far that died"),
     "actor_staleness": Metric("staleness/actors", "versions that the actors' policy was behind when they were done"),
     "gate": Metric("staleness/gate", "the largest mean staleness that is let through (beta of Eq. 3)"),
     "gate_escapes": Metric("staleness/gate_escapes", "groups so far that were aggregated though the gate refused them"),
