@@ -216,7 +216,7 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     yield (
         c.delays.by == "steps" or c.executor == "simulated",
-        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are measured; leave it at steps.",
+        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are measured; steps is.",
     )
     actors = c.live.actors
     yield (
