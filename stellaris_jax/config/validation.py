@@ -176,7 +176,8 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     each = f" times engine.devices={devices}" if devices > 1 else ""
     yield (
         envs % (shards * devices) == 0,
-        f"system.actor_shards={shards}{each} must divide env.num_envs={envs}.",
+        f"system.actor_shards={shards}{each} must divide env.num_envs={envs}"
+        + (f"; on so many devices, give one that divides {envs // devices}." if devices > 1 else "."),
     )
     yield (
         shards <= c.platform.actors,

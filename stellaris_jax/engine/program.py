@@ -163,13 +163,12 @@ class Engine:
         trajectory, carried = with_totals(fragment.trajectory, state.actor.totals, hyper.gamma)
         if present is not None:
             carried = jnp.where(rows(present, carried), carried, state.actor.totals)
-        actor = state.actor._replace(totals=carried)
-        return state._replace(actor=actor), fragment._replace(trajectory=trajectory)
+        state = state._replace(actor=state.actor._replace(totals=carried))
+        return state, fragment._replace(trajectory=trajectory)
 
     def wave(self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave) -> WaveCarry:
         """Compute the wave's gradients on their versions, and aggregate them; publish if a group is complete."""
-        wave_state = wave_state.published()
-        cache = inputs.cache(wave_state)
+        cache = inputs.cache(wave_state := wave_state.published())
         invoke = partial(learner.gradient, self.network, self.spec, inputs.hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(invoke)(wave.invocations)
@@ -298,8 +297,7 @@ class Engine:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
-                waves = partial(wave_body, inputs)
-                wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
+                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
                 done = steps.run(state, r)
