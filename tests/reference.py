@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from math import ceil
 from typing import Protocol
 
 from reference_events import NANOSECOND, Aggregation, Clock, Delivery, Learner, Log, Work, exactly
@@ -39,6 +40,7 @@ class LearnerSystem:
         self.training: Training | None = None
         self.minibatches = minibatches
         self.learner_seconds = Stream(delay_of(delays.learner), seed, "learner")
+        self.parameter_functions = platform.parameter_shards
         self.aggregate_seconds = Stream(delay_of(delays.aggregate), seed, "aggregate")
         self.loader_seconds = Stream(delay_of(delays.loader), seed, "loader")
         self.luck = Stream(Chance(), seed, "failure")
@@ -63,7 +65,7 @@ class LearnerSystem:
         if aggregation:
             end = aggregation.go_on(self.time, 1 + interference * bool(busy))
             if end is not None:
-                self.log.aggregate_busy += end - self.parameter_function.ends
+                self.log.aggregate_busy += (end - self.parameter_function.ends) * self.parameter_functions
                 self.parameter_function.ends = self.log.aggregations[-1].published = end
         for learner in busy:
             beside = [one for one in busy if (one.number - learner.number) % self.platform.gpus == 0]
@@ -294,7 +296,7 @@ class ParameterFunction:
                 return
             escaped = gated
             self.system.log.unready += 1
-        one = self.settings.rule in ("async", "central", "ssp")
+        one = self.settings.rule in ("async", "central", "ssp") and not self.settings.rule_options.get("coalesce")
         group, rest = (self.queue[:1], self.queue[1:]) if one else (self.queue, [])
         last_call = [d for d in rest if self.settings.overflow == "wait" and d.version <= oldest_kept]
         self.queue = [d for d in rest if d not in last_call]
@@ -313,8 +315,10 @@ class ParameterFunction:
         log.aggregations.append(
             Aggregation(self.system.round, self.clock, self.system.time.now, group, weights, escaped, threshold)
         )
-        seconds = exactly(next(self.system.aggregate_seconds))
-        log.aggregate_busy += seconds
+        # Each of the parameter functions works on its part, in whole nanoseconds.
+        parts = self.system.parameter_functions
+        seconds = Fraction(ceil(exactly(next(self.system.aggregate_seconds)) * 10**9 / parts), 10**9)
+        log.aggregate_busy += seconds * parts
         log.aggregations[-1].published = self.system.time.now + seconds
         self.busy = True
         if self.system.training:

@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import partial
 from itertools import count
 from math import floor
-from typing import Any
+from typing import Any, Protocol
 
-from reference import LearnerSystem
+from reference import LearnerSystem, Training
 from reference_admissions import ADMISSIONS, Batch, Fragment, Shard
 from reference_events import NANOSECOND, Log, exactly
 
@@ -75,6 +75,20 @@ def number_of_shards(settings: Any, num_envs: int, actors: int) -> int:
     return settings.actor_shards or divisors[-1]
 
 
+class ActorTraining(Training, Protocol):
+    """Interface of the computations beside the events; `reference_actor_training.ActorTraining` has it."""
+
+    def begin(self, attempt: Fragment) -> None: ...
+
+    def segment(self, attempt: Fragment) -> None: ...
+
+    def end(self, attempt: Fragment) -> None: ...
+
+    def form(self, batch: Batch) -> None: ...
+
+    def end_round(self) -> None: ...
+
+
 class ActorSystem(LearnerSystem):
     """Everything together. `run(batches)` goes on until so many batches are completed; `step` is one event.
 
@@ -86,6 +100,7 @@ class ActorSystem(LearnerSystem):
       total_actors: actors of the platform (P).
       rollout_length: steps of a fragment (T).
       num_envs: environments of all shards together.
+      training: computations beside the events.
     """
 
     log: ActorLog
@@ -101,9 +116,11 @@ class ActorSystem(LearnerSystem):
         *,
         rollout_length: int = 128,
         num_envs: int = 16,
+        training: ActorTraining | None = None,
     ):
         assert not platform.contention and not platform.interference
         super().__init__(settings, platform, delays, minibatches, seed)
+        self.training = self.actor_training = training
         self.log = ActorLog()
         shards = number_of_shards(settings, num_envs, total_actors)
         bounds = [a * total_actors // shards for a in range(shards + 1)]
@@ -149,6 +166,8 @@ class ActorSystem(LearnerSystem):
             assert self.parameter_function.queue, "nothing can ever happen again"
             self.parameter_function.evaluate(nothing_else_can_happen=True)
         self.settle()
+        if self.actor_training and self.ended < self.completed:
+            self.actor_training.end_round()
         self.ended = self.completed
 
     def settle(self) -> None:
@@ -221,6 +240,8 @@ class ActorSystem(LearnerSystem):
         )
         self.log.begins.append(attempt)
         self.note("begin", f"{shard.number}.{shard.fragment}", f"v{attempt.versions[0]}")
+        if self.actor_training:
+            self.actor_training.begin(attempt)
         shard.attempt = attempt
         self.log.actor_blocked += len(shard.actors) * (self.time.now - shard.idle_since)
         seconds, cache = self.durations(shard), exactly(self.platform.cache)
@@ -258,6 +279,8 @@ class ActorSystem(LearnerSystem):
         self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]
     ) -> None:
         attempt.versions.append(self.visible_version())
+        if self.actor_training:
+            self.actor_training.segment(attempt)
         self.note("fetch", f"{attempt.shard}.{attempt.number}", f"v{attempt.versions[-1]}")
         self.go_on(attempt, fetches[1:], whole, finish)
 
@@ -281,6 +304,8 @@ class ActorSystem(LearnerSystem):
         attempt = self.stop(shard, "waiting")
         shard.fragment += 1
         self.waiting.append(attempt)
+        if self.actor_training:
+            self.actor_training.end(attempt)
         self.note("end", f"{attempt.shard}.{attempt.number}")
         self.log.actor_busy += attempt.actor_seconds
         self.log.actor_startup += startup
@@ -312,6 +337,8 @@ class ActorSystem(LearnerSystem):
             fragment.used_in = batch.index
         self.note(f"batch {batch.index}", *(f"{fragment.shard}.{fragment.number}" for fragment in batch.fragments))
         self.log.batches.append(batch)
+        if self.actor_training:
+            self.actor_training.form(batch)
         self.unused[batch.index] = self.minibatches
         self.formed += 1
         self.loading = True

@@ -46,6 +46,7 @@ platforms = st.builds(
     shared_memory=st.sampled_from([0.0, 0.25]),
     rpc=st.sampled_from([0.0, 0.5]),
     cache=st.sampled_from([0.0, 0.25]),
+    parameter_shards=st.sampled_from([1, 1, 2, 3]),
     contention=st.sampled_from([0.0, 0.0, 0.5, 1.0, 1 / 3]),
     interference=st.sampled_from([0.0, 0.0, 0.25, 0.91]),
 )
@@ -63,6 +64,7 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
         rule=rule,
         learners=learners,
         c=draw(st.integers(1, learners)),
+        coalesce=draw(st.sampled_from([False, False, True])),
         s=draw(st.integers(0, 3)),
         decay=draw(st.sampled_from([0.25, 0.5, 0.96, 1.0])),
         root=draw(st.integers(1, 3)),

@@ -155,7 +155,7 @@ def test_gradients_that_wait_for_others_keep_their_version(seed: int, window: in
     learned(records, 32)
 
 
-def test_the_preset_of_areal_is_not_softsync() -> None:
+def test_the_gate_of_areal_on_gradients_is_not_softsync() -> None:
     """Its capacity binds; with AReaL's own eta, on gradients and 8 learners, it never does."""
 
     def events(*overrides: str) -> list[object]:
@@ -163,5 +163,5 @@ def test_the_preset_of_areal_is_not_softsync() -> None:
         return [timeline.next_round() for _ in range(5)]
 
     softsync = events("system=softsync", "system.weights=constant")
-    assert events("system=areal", "system.admission_options.eta=4") == softsync
-    assert events("system=areal") != softsync
+    assert events("system=areal_gradients", "system.admission_options.eta=4") == softsync
+    assert events("system=areal_gradients") != softsync

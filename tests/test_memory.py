@@ -13,10 +13,13 @@ import pytest
 from training import tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base import machine
 from stellaris_jax.base.machine import Part, check_fits
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import StateLayout
-from stellaris_jax.envs.base import Preprocessing
+from stellaris_jax.envs.base import Preprocessing, VecEnv
 from stellaris_jax.envs.registry import make
 from stellaris_jax.execute.footprint import _sizes, parts
 from stellaris_jax.execute.simulated import planner_of
@@ -65,6 +68,11 @@ def nothing_made(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (["scaling=nitro", "network.hidden=[256,256]", "scaling.options.lanczos=1000000"], ["Lanczos", "=1000000"]),
         (["env.kwargs.start_pool=1000000000"], ["start_pool"]),
         (["env.frame_stack=500", "env.num_envs=65536"], ["env.frame_stack=500", "env.num_envs=65536"]),
+        (["system.actors=independent", "system.data_queue=1e7"], ["independent actors", "system.data_queue=10000000"]),
+        (
+            ["system.actors=independent", "system.data_admission=capacity", "system.data_admission_options.eta=1e7"],
+            ["independent actors", "system.data_admission_options.eta=10000000", "algorithm.rollout_length=128"],
+        ),
     ],
 )
 def test_the_sum_is_in_the_sentence(
@@ -123,7 +131,12 @@ def test_stacked_images_are_refused_before_they_are_stacked(ten_gib: None, nothi
 
 @pytest.mark.parametrize(
     "overrides",
-    [["num_seeds=2"], ["algorithm=impact", "system.actors=pipelined"]],
+    [
+        ["num_seeds=2"],
+        ["algorithm=impact", "system.actors=pipelined"],
+        ["system.actors=independent", "system.data_queue=40", "system.sync_steps=4"],
+        ["system.actors=independent", "num_seeds=2", "env.frame_stack=2"],
+    ],
 )
 def test_what_is_counted_is_there(overrides: list[str]) -> None:
     """No more than what a trainer really holds: nothing that fits is refused."""
@@ -144,7 +157,37 @@ def test_what_is_counted_is_there(overrides: list[str]) -> None:
     plans = planner_of(trainer.executor).plan(0, 1).plans
     waves = [(plan.invocations, plan.weights) for plan in plans]
     assert 0.5 * held(waves) < found["waves of gradients"].device <= held(plans)
-    assert found["orders of minibatches"].device == held([plan.order for plan in plans])
+    if state.store is None:
+        assert found["orders of minibatches"].device == held([plan.order for plan in plans])
+        return
+    assert found["orders of minibatches"].device == held([plan.collection.order for plan in plans])
+    collections = [(plan.collection._replace(order=None), plan.steps) for plan in plans]
+    assert 0.8 * held(collections) < found["plans of collection"].device <= held(collections)
+    fragments = state.store._replace(statistics=None)
+    assert 0.8 * held(fragments) < found["fragments of independent actors"].device / 2 <= held(fragments)
+    statistics = held(state.store.statistics)
+    assert statistics == found["statistics of each version"].device / 2
+
+
+def test_memory_of_versions_does_not_depend_on_the_age_of_data() -> None:
+    """A policy of five million parameters and data 256 batches old: eight versions are stored, as with fresh data."""
+
+    def sizes(*overrides: str) -> tuple[tuple[int, ...], int]:
+        config = load_config([
+            "env=gymnax/cartpole", "network.hidden=[2200,2200]", "system.versions=8", "system.actors=independent",
+            "system.data_admission=fixed", "env.num_envs=8", "algorithm.rollout_length=16", *overrides,
+        ])  # fmt: skip
+        spec, env = ProgramSpec.of(config), make(config.env.name, {})
+        assert isinstance(env, VecEnv)
+        network = ActorCritic(env.observation_space, env.action_space, config.network)
+        state = Engine(config.env, env, network, spec).layout.shapes()
+        assert 5e6 < state.params.size < 1.1e7
+        return state.ring.shape, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.store))
+
+    fresh, old = sizes(), sizes("system.data_admission_options.lag=256")
+    assert fresh[0] == old[0] and fresh[0][1] == 8
+    # A lag of 256 batches of 128 samples takes less than one version of the policy does.
+    assert 50 * fresh[1] < old[1] < 4e6
 
 
 def test_longer_chunks_than_the_run_are_the_run() -> None:

@@ -165,8 +165,8 @@ def every() -> Iterator[Variant]:
 
 
 OTHERS = (
-    "system=artifact", "system=parallax", "system=dc_asgd", "system=areal", "system=fedbuff", "system=fedasync",
-    "system=async system.corrections=[kl_gate]", "algorithm.masks=[dppo,m2po]",
+    "system=artifact", "system=parallax", "system=dc_asgd", "system=areal_gradients", "system=fedbuff",
+    "system=fedasync", "system=async system.corrections=[kl_gate]", "algorithm.masks=[dppo,m2po]",
     "delays.loader.kind=lognormal delays.loader.seconds=1 delays.loader.options.sigma=0.1",
 )  # fmt: skip
 

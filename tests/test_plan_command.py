@@ -167,7 +167,8 @@ class FakeTimeline:
 def test_batches_of_independent_actors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three fragments are rolled out for each batch of two; they lag by 10, 8 and 6 versions."""
     monkeypatch.setattr(Timeline, "of", lambda config, seed: FakeTimeline())
-    config = Config().replace({"system.actors": "independent"})
+    two = {"system.actor_shards": 2, "platform.actors": 2}
+    config = Config().replace({"system.actors": "independent", **two})
     found = Forecast.of(config, 0, Window(6, 2))
     assert found.data_lag_mean == 8.0 and found.data_lag_max == 10
     assert found.steps_rolled_per_learned == 1.5 and found.round_seconds == 10.0

@@ -309,10 +309,11 @@ def test_a_failed_invocation_is_billed_and_retried() -> None:
 
 # The systems of the comparison ----------------------------------------------------------------------------------------
 
-SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce"}
-CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro"}
+SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce", "areal", "one_step", "pipeline"}
+CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro", "sample_factory"}
+INDEPENDENT = {"areal", "one_step", "pipeline", "sample_factory", "seed_rl", "impact", "stellaris_async_actors"}
 ABLATIONS = {f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")}
-SERVERLESS = {"parallax", "stellaris", "minionsrl", "artifact"} | ABLATIONS
+SERVERLESS = {"parallax", "stellaris", "stellaris_async_actors", "minionsrl", "artifact"} | ABLATIONS
 
 
 @pytest.mark.parametrize("name", choices("system"))
@@ -326,7 +327,8 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     if name in SYNCHRONOUS | CENTRAL:
         assert groups == {config.system.learners}
     lag = {record.arrived - record.behaviour_version for record in records[1:]}
-    assert (lag == {0}) == (name not in ("seed_rl", "srl", "impact"))  # whose actors run ahead
+    assert (config.system.actors == "independent") == (name in INDEPENDENT)
+    assert (lag == {0}) == (name not in INDEPENDENT | {"srl"})  # whose actors run ahead
     items = bill(config.system, config.prices, timeline.usage, config.platform.actors).items
     assert (items["learner_idle"] == 0.0) == (name in SERVERLESS)
     assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))

@@ -25,7 +25,7 @@ from scenarios import (
 from settings import delay
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.sections import DelayConfig
+from stellaris_jax.config.sections import DelayConfig, PlatformConfig
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])
@@ -217,3 +217,32 @@ def test_a_weight_too_small_to_be_told_from_an_empty_place() -> None:
     timeline = simulate("async", weights="exponential", rate=1000.0, learner=HEAVY)
     weights = [weight for record in advance(timeline, 3) for group in record.groups for weight in group.weights]
     assert min(weights) == pytest.approx(1e-30) and max(weights) == 1.0
+
+
+def test_a_coalescing_parameter_function_takes_all_that_came_meanwhile() -> None:
+    """Four learners, 1 s a gradient, 1 s an aggregation: one gradient, three that waited, then four at a time."""
+    settings = {"learners": 4, "gradients": 12, "learner": delay(seconds=1.0), "aggregate": delay(seconds=1.0)}
+    (alone,) = advance(simulate("async", actor=delay(seconds=0.0), **settings), 1)
+    (record,) = advance(simulate("async", actor=delay(seconds=0.0), coalesce=True, **settings), 1)
+    assert [len(group.gradients) for group in alone.groups] == [1] * 12
+    assert alone.usage.seconds == 13.0  # serialised: 1 s for the first gradient, then 12 aggregations
+    assert [len(group.gradients) for group in record.groups] == [1, 3, 4, 4]
+    assert [group.second for group in record.groups] == [1.0, 2.0, 3.0, 4.0]
+    assert record.usage.seconds == 5.0 and record.usage.aggregate_busy == 4.0
+
+
+def test_a_coalescing_parameter_function_that_keeps_up_is_plain_async() -> None:
+    settings = {"learner": LEARNER, "aggregate": INSTANT}
+    plain, coalesced = (advance(simulate("async", coalesce=on, **settings), 4) for on in (False, True))
+    assert plain == coalesced
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_parameter_shards_divide_an_aggregation(shards: int) -> None:
+    """They work at the same time, so its function-seconds stay, but for rounding up to whole nanoseconds."""
+    platform = PlatformConfig(actors=1, parameter_shards=shards)
+    timeline = simulate("central", gradients=4, actor=INSTANT, learner=INSTANT, aggregate=delay(seconds=0.6),
+                        platform=platform)  # fmt: skip
+    (record,) = advance(timeline, 1)
+    assert record.usage.seconds == pytest.approx(4 * 0.6 / shards)
+    assert record.usage.aggregate_busy == pytest.approx(4 * 0.6)

@@ -40,7 +40,7 @@ def _sorts() -> Iterator[tuple[str, Sort]]:
         place = next((place for place in PLACES if place.kind is registered), None)
         if place is not None:
             section, _, leaf = place.key.rpartition(".")
-            group = section.partition(".")[0] if leaf in ("name", "rule", "kind") else ""
+            group = section.partition(".")[0] if leaf in ("name", "rule", "kind", "data_admission") else ""
             yield kind, Sort(registered.name, place.key, group, place.listed)
 
 
@@ -54,6 +54,8 @@ NEEDED = {
     "trace": "delays.log=examples/cluster/jobs.jsonl",
 }
 """Settings that a command needs if it names one of these."""
+NEEDED_BY_KIND = {"data_admission": "system.actors=independent"}
+"""Settings that commands of a kind need."""
 
 
 def pages() -> dict[str, str]:
@@ -109,6 +111,7 @@ def command(kind: str, name: str) -> str:
         own = [option for option in options_of(thing) if option in vars(thing)] or list(options_of(thing))
         words += [f"{_options_key(kind, name)}.{option}={value_text(options_of(thing)[option].default)}"
                   for option in own[:1] if options_of(thing)[option].default not in ("", ())]  # fmt: skip
+    words = [NEEDED_BY_KIND[kind], *words] if kind in NEEDED_BY_KIND else words
     words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
     return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
 

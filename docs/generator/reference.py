@@ -21,7 +21,7 @@ GROUPS = {
     "plugins": (
         "What plug-ins are made of",
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
-        ["register", "knob", "Rule", "Weight", "Admission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
+        ["register", "knob", "Rule", "Weight", "Admission", "DataAdmission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
          "Correction", "Logger", "Wrapper", "Pool"],
         ["base.registry.Kind", "config.optioned.Optioned", "config.optioned.Numbered"],
     ),
@@ -35,7 +35,8 @@ GROUPS = {
         "What plug-ins look at",
         "Records that rules, losses, masks and corrections are given.",
         [],
-        ["timeline.view.View", "timeline.records.Gradient", "timeline.records.Group", "timeline.records.Round",
+        ["timeline.view.View", "timeline.data_admission.DataView", "timeline.records.Fragment",
+         "timeline.records.Gradient", "timeline.records.Group", "timeline.records.Round",
          "timeline.scaling.rules.RoundSummary", "timeline.scaling.limits.Limits", "agent.losses.common.LossInputs",
          "agent.losses.common.Samples", "agent.losses.common.LossMetrics", "agent.losses.common.total",
          "agent.losses.masks.MaskInputs", "engine.corrections.Stack", "engine.corrections.Context",

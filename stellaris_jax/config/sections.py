@@ -160,6 +160,12 @@ class PlatformConfig(Section):
     )
     rpc: float = knob(0.0, "seconds to pass a policy or gradient between VMs", within="[0, inf)")
     cache: float = knob(0.0, "seconds to pass a policy or trajectory through the distributed cache", within="[0, inf)")
+    parameter_shards: int = knob(
+        1,
+        "parameter functions, each for an equal part of the parameters: an aggregation takes so many times less than "
+        "delays.aggregate",
+        within="[1, inf)",
+    )
     contention: float = knob(
         0.0, "share by which every other learner that computes on its GPU slows a learner down", within="[0, inf)"
     )
@@ -196,6 +202,12 @@ class DelaysConfig(Section):
     log: str = knob("", "log of jobs that delays=trace takes durations from: a file, or the directory of a live run")
     failure: float = knob(
         0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
+    )
+    by: str = knob(
+        "steps",
+        "independent actors: a fragment takes its drawn seconds (steps), or the share of them that its longest episode "
+        "has of algorithm.rollout_length, for each environment stops at the end of an episode (episodes)",
+        choices=("steps", "episodes"),
     )
     actor_failure: float = knob(
         0.0,

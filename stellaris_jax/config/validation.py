@@ -154,6 +154,7 @@ ONLY_INDEPENDENT = {
     "system.publish_lag": 0,
     "system.data_admission": "fifo",
     "system.data_queue": 0,
+    "delays.by": "steps",
     "delays.actor_failure": 0.0,
 }
 """Keys that only independent actors have, with the values that mean nothing."""
@@ -202,6 +203,15 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         not scaled,
         f"scaling={c.scaling.name} is not possible with system.actors=independent: scaling rules choose the actors of "
         "a round, at which all actors meet; leave scaling=fixed without scaling.actors.",
+    )
+    yield (
+        c.delays.by == "steps" or not c.engine.distributed,
+        "delays.by=episodes is not possible with engine.distributed=true.",
+    )
+    yield (
+        c.delays.by == "steps" or c.engine.members != "together" or c.num_seeds == 1,
+        "engine.members=together is not possible with delays.by=episodes, for every seed has lengths of its own; apart "
+        "or auto are.",
     )
     yield (
         c.executor == "simulated",

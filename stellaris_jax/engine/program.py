@@ -38,7 +38,7 @@ from stellaris_jax.engine.round_steps import RoundSteps, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
-from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
+from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry, of_one_seed
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -302,8 +302,11 @@ class Engine:
                 wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
-                state, wave_state, episodes, dropped = steps.run(state, r)
-            state, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
+                state, sums = steps.run(state, r)
+                wave_state = WaveCarry.resumed(state, sums.gradients, sums.updates)
+                episodes, dropped = sums.kept, sums.dropped
+            after, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
+            state = after if self.shards is None else steps.paused(state, after, sums)
             metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
@@ -385,14 +388,6 @@ class Engine:
         return put(tree, self.layout.replicated)
 
 
-def of_one_seed(plan: Plan) -> Plan:
-    """Plan of one seed without the axis of seeds."""
-    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
-    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
-
-
-SHARED = ("bounds", "learning_rate", "steps")
-"""Fields of a plan that are the same for all seeds."""
 REPLICATED = PartitionSpec()
 PLACED = PartitionSpec(None, None, AXIS)
 """Partition of arrays with an axis of places, which is sharded over devices."""

@@ -48,12 +48,14 @@ class ActorState(NamedTuple):
       obs: current observations; `None` for host environments.
       totals: `EpisodeTotals` of the current episodes, `[N, 3]`.
       carry: state of the network's memory at `obs`; `None` without memory and for host environments.
+      alive: whether no episode has ended in the fragment yet, bool, if fragments end with an episode; else `None`.
     """
 
     env: Any
     obs: Any
     totals: jax.Array
     carry: Carry = None
+    alive: Any = None
 
 
 class Trajectory(NamedTuple):
@@ -188,20 +190,25 @@ def rollout(
         noise, env_keys = (jax.lax.dynamic_slice_in_dim(x, first, steps, axis=1) for x in (noise, env_keys))
     env_keys = jnp.swapaxes(env_keys, 0, 1)
 
-    def step(before: tuple[Any, jax.Array, Carry], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
-        state, obs, carry = before
+    def step(before: ActorState, x: tuple[jax.Array, jax.Array]) -> tuple[ActorState, Any]:
         keys, noise = x
-        distribution, carry = network.act(tree, view(normalizers, obs, options), carry)
+        obs, alive = before.obs, before.alive
+        distribution, carry = network.act(tree, view(normalizers, obs, options), before.carry)
         action = network.distribution.perturb(distribution, noise)
-        state, time_step = env.step(keys, state, action, starts)
+        state, time_step = env.step(keys, before.env, action, starts)
         carry = reset_carry(carry, time_step.terminated, time_step.truncated)
-        return (state, time_step.obs, carry), (obs, action, distribution, time_step)
+        after = before._replace(env=state, obs=time_step.obs, carry=carry)
+        if alive is not None:
+            after, time_step = stopped(alive, before, after, time_step)
+        return after, (obs, action, distribution, time_step, alive)
 
-    (state, last_obs, carry), (obs, action, distribution, results) = jax.lax.scan(
-        step, (actor.env, actor.obs, actor.carry), (env_keys, jnp.swapaxes(noise, 0, 1))
+    start = actor._replace(totals=None)  # type: ignore[arg-type]
+    after, (obs, action, distribution, results, valid) = jax.lax.scan(
+        step, start, (env_keys, jnp.swapaxes(noise, 0, 1))
     )
     done = results.terminated | results.truncated
-    totals, carried = episode_totals(results.reward, jnp.ones_like(results.reward), done, actor.totals, gamma)
+    counted = jnp.ones_like(results.reward) if valid is None else valid.astype(results.reward.dtype)
+    totals, carried = episode_totals(results.reward, counted, done, actor.totals, gamma)
     trajectory = Trajectory(
         obs=obs,
         action=action,
@@ -211,11 +218,27 @@ def rollout(
         truncated=results.truncated,
         final_obs=results.final_obs,
         totals=totals,
-        last_obs=last_obs,
+        last_obs=after.obs,
+        valid=valid,
         # The carry is zero already if an episode ended just before the fragment.
         first=jnp.concatenate([jnp.zeros_like(done[:1]), done]) if network.recurrent else None,
     )
-    return ActorState(state, last_obs, carried, carry), trajectory
+    return after._replace(totals=carried), trajectory
+
+
+def stopped(alive: jax.Array, before: ActorState, after: ActorState, result: Any) -> tuple[ActorState, Any]:
+    """State and result of a step of which only the environments `alive` `[N]` take part.
+
+    The others have ended an episode in the fragment: they stay where their next episode begins.
+    """
+
+    def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    ends = {name: getattr(result, name) & alive for name in ("terminated", "truncated")}
+    result = result._replace(reward=jnp.where(alive, result.reward, 0.0), **ends)
+    kept: ActorState = jax.tree.map(chosen, after._replace(alive=None), before._replace(alive=None))
+    return kept._replace(alive=alive & ~(ends["terminated"] | ends["truncated"])), result
 
 
 def episode_totals(

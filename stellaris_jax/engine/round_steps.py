@@ -27,34 +27,38 @@ def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T) -> T:
     return result
 
 
-class SoFar(NamedTuple):
-    """State within a round of independent actors.
+class Sums(NamedTuple):
+    """Sums over a round, or a part of it.
 
     Attributes:
-      state: training state.
-      sums: sums over the round's gradients, as in `WaveCarry`.
-      update_sums: sums over the round's updates.
-      episodes: statistics of episodes in the data of the round's batches.
-      dropped: statistics of episodes in dropped data.
+      gradients: `GradientSums` as a vector `[K]`.
+      updates: sums over updates.
+      kept: statistics of the episodes in used data.
+      dropped: statistics of the episodes in dropped data.
     """
 
-    state: EngineState
-    sums: jax.Array
-    update_sums: UpdateSums
-    episodes: EpisodeStatistics
+    gradients: jax.Array
+    updates: UpdateSums
+    kept: EpisodeStatistics
     dropped: EpisodeStatistics
 
     @classmethod
-    def start(cls, state: EngineState) -> SoFar:
-        """State at a round's begin."""
+    def zeros(cls, state: EngineState) -> Sums:
+        """Sums over nothing."""
         none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
         start = WaveCarry.start(state)
-        return cls(state, start.sums, start.update_sums, none, none)
+        return cls(start.sums, start.update_sums, none, none)
 
-    @property
-    def waves(self) -> WaveCarry:
-        """Carry after the last wave of gradients."""
-        return WaveCarry.resumed(self.state, self.sums, self.update_sums)
+    @classmethod
+    def of(cls, vector: jax.Array) -> Sums:
+        """Sums from a vector `[..., K + 9]`."""
+        gradients, rest = vector[..., :-9], jnp.moveaxis(vector[..., -9:], -1, 0)
+        return cls(gradients, UpdateSums(*rest[:3]), EpisodeStatistics(*rest[3:6]), EpisodeStatistics(*rest[6:]))
+
+    def vector(self) -> jax.Array:
+        """Sums as one vector `[..., K + 9]`."""
+        rest = jnp.stack([*self.updates, *self.kept, *self.dropped], axis=-1)
+        return jnp.concatenate([self.gradients, rest], axis=-1)
 
 
 class RoundSteps(NamedTuple):
@@ -74,19 +78,23 @@ class RoundSteps(NamedTuple):
     plan: Plan
     wave: Callable[[RoundInputs, jax.Array, WaveCarry], WaveCarry]
 
-    def run(
-        self, state: EngineState, round_: jax.Array
-    ) -> tuple[EngineState, WaveCarry, EpisodeStatistics, EpisodeStatistics]:
-        """Execute a round's steps.
+    def run(self, state: EngineState, round_: jax.Array) -> tuple[EngineState, Sums]:
+        """Execute a round's steps; returns the state and the sums over the round."""
+        start = Sums.zeros(state) if state.partial is None else Sums.of(state.partial)
+        result: tuple[EngineState, Sums] = loop(self.plan.bounds[round_], partial(self._step, round_), (state, start))
+        return result
 
-        Returns:
-          (state, carry after the last wave, statistics of episodes in the round's data, those in dropped data).
-        """
-        done = loop(self.plan.bounds[round_], partial(self._step, round_), SoFar.start(state))
-        return done.state, done.waves, done.episodes, done.dropped
+    def paused(self, before: EngineState, after: EngineState, sums: Sums) -> EngineState:
+        """State after a stretch: `after` the round if it ends the round, else `before` that, with the sums so far."""
+        ends = self.plan.ends
+        if ends is None:
+            return after
+        kept = jnp.where(ends, 0.0, sums.vector())
+        coefficient = jnp.where(ends, after.kl_coefficient, before.kl_coefficient)
+        return after._replace(kl_coefficient=coefficient, round=before.round + ends, partial=kept)
 
-    def _step(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
-        state = so_far.state
+    def _step(self, round_: jax.Array, k: jax.Array, so_far: tuple[EngineState, Sums]) -> tuple[EngineState, Sums]:
+        state, sums = so_far
         collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
         assert collection is not None, "actors are not independent"
         assert bounds is not None, "actors are not independent"
@@ -97,18 +105,18 @@ class RoundSteps(NamedTuple):
             return rolled
 
         def wave(i: jax.Array, state: EngineState) -> EngineState:
-            segments = Segments(collection.slot[i], collection.number[i], collection.segment[i], collection.row[i])
+            segments = Segments(*(getattr(collection, name)[i] for name in Segments._fields))
             rolled: EngineState = seeds(self.shards.wave)(self.hyper, state, segments)
             return rolled
 
         state = seeds(published)(state)
         state = loop(bounds.whole[k], whole, state)
         state = loop(bounds.waves[k], wave, state)
-        return self.learn(round_, k, so_far._replace(state=state))
+        return self.learn(round_, k, (state, sums))
 
-    def learn(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
+    def learn(self, round_: jax.Array, k: jax.Array, so_far: tuple[EngineState, Sums]) -> tuple[EngineState, Sums]:
         """Execute what follows a step's collection: drop fragments, form batches, compute gradients."""
-        state, sums, update_sums, kept, dropped = so_far
+        state, (sums, update_sums, kept, dropped) = so_far
         collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
         assert collection is not None, "actors are not independent"
         assert bounds is not None, "actors are not independent"
@@ -127,4 +135,4 @@ class RoundSteps(NamedTuple):
         waves = loop(bounds.gradients[k], partial(self.wave, inputs), carry)
         state = waves.end(state)
         store = seeds(publish_statistics)(state.store, state.normalizers.obs, state.version, before)
-        return SoFar(state._replace(store=store), waves.sums, waves.update_sums, kept, dropped)
+        return state._replace(store=store), Sums(waves.sums, waves.update_sums, kept, dropped)

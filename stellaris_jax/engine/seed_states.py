@@ -19,11 +19,11 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.base.machine import cores
-from stellaris_jax.engine import store
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.state import EngineInputs, EngineState, policies
+from stellaris_jax.engine.store import cut, every_version_acts_with
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan
 
@@ -80,7 +80,9 @@ class SeedStates:
         layout, states = self.engine.layout, []
         for seeds, (block, seen_obs) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
             state = layout.init(seeds, self.hyper, block)
-            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen_obs))))
+            normalizers = state.normalizers._replace(obs=seen_obs)
+            store = None if state.store is None else jax.vmap(every_version_acts_with)(state.store, seen_obs)
+            states.append(layout.place(state._replace(normalizers=normalizers, store=store)))
         self._states = states
 
     @property
@@ -136,7 +138,7 @@ class SeedStates:
             state = state._replace(actor=state.actor._replace(totals=totals))
             for seed, places in enumerate(broken):
                 for place in places:
-                    state = state._replace(store=store.cut(state.store, (seed, *place)))
+                    state = state._replace(store=cut(state.store, (seed, *place)))
             return state
 
         rows = self.blocks(list(broken)) if broken else [()] * len(self.states)
@@ -193,6 +195,14 @@ class SeedStates:
         if self._before is not None:
             self._states, self._running, self._before = self._before, False, None
 
+    def advance(self, function: Callable[[int, EngineState], tuple[EngineState, T]]) -> list[T]:
+        """Replace each block's state by calls of `function(place, state) -> (state, result)`; returns the results."""
+        states, self._states, self._running = self.states, None, True
+        over = map if self._threads is None else self._threads.map
+        done = list(over(function, range(len(states)), states))
+        self._states, self._running = [state for state, _ in done], False
+        return [result for _, result in done]
+
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
         """Call a function for each block with its state and its element of each of `rows`; returns the results."""
         return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
@@ -208,7 +218,7 @@ def joined(parts: list[T]) -> T:
 
 def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
     """State and metrics of finished seeds: only the round counter advances."""
-    metrics = RoundMetrics.zeros((rounds, *state.round.shape))
+    metrics = RoundMetrics.zeros((rounds, *state.round.shape), drops=state.store is not None)
     metrics = metrics._replace(
         rejected=metrics.rejected + state.aggregator.rejected,
         kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,

@@ -66,6 +66,9 @@ class Shards(NamedTuple):
         """Segments `[A, t, n, ...]`, gathered from all devices."""
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
+        follows = self.spec.collection is not None and self.spec.collection.follows
+        if follows and data.raw_obs is not None:  # statistics leave out NaN
+            data = data._replace(raw_obs=jnp.where(as_steps(data.valid, data.raw_obs), data.raw_obs, jnp.nan))
         if self.axis is not None:
             data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
             carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
@@ -80,6 +83,8 @@ class Shards(NamedTuple):
         keys = self._keys(state, number)
         keys = keys._replace(envs=keys.envs.reshape(-1))
         before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
+        if before.alive is not None:
+            before = before._replace(alive=jnp.ones(before.alive.shape, bool))
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
@@ -138,7 +143,21 @@ class Shards(NamedTuple):
         zeros = jnp.zeros(shape.shards, jnp.int32)
         kept = store.write(kept, rolled, rows, zeros, zeros)
         kept = kept._replace(version=kept.version.at[rows].set(version))
+        kept = self._measured(kept, rolled.data, jnp.arange(shape.shards), jnp.ones(shape.shards, bool))
         return state._replace(actor=sharded(actor), store=kept)
+
+    def _measured(self, kept: store.Store, data: Any, shards: jax.Array, rolls: jax.Array) -> store.Store:
+        """Store with the lengths of the segments `[W, t, n]` that shards `[W]` have rolled, if they follow episodes."""
+        if kept.lengths is None or kept.ended is None:
+            return kept
+        # The last valid step of an environment that has ended an episode ends it; others are valid to the last step.
+        lengths = jnp.sum(data.valid, axis=1, dtype=jnp.int32).max(axis=1)
+        ends = (data.terminated | data.truncated).any(axis=1)
+        ended = jnp.all(ends | ~data.valid[:, 0], axis=1)
+        return kept._replace(
+            lengths=kept.lengths.at[shards].set(jnp.where(rolls, lengths, kept.lengths[shards])),
+            ended=kept.ended.at[shards].set(jnp.where(rolls, ended, kept.ended[shards])),
+        )
 
     def wave(self, hyper: Hyper, state: EngineState, wave: Segments) -> EngineState:
         """Roll one segment of each shard with a version of its own, into the store."""
@@ -146,8 +165,8 @@ class Shards(NamedTuple):
         assert shape is not None, "actors are not independent"
         fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
         keys = jax.vmap(partial(self._keys, state))(wave.number)
-        shards = jnp.arange(shape.shards)
-        keys = keys._replace(envs=keys.envs[shards, shards])  # each shard's own of its fragment's
+        places = jnp.arange(shape.width)
+        keys = keys._replace(envs=keys.envs[places, wave.shard])  # each shard's own of its fragment's
         first, normalizers = wave.segment * steps, self._normalizers(state, wave.slot)
         one, env = self._seen_axes, self.env
         assert env is not None, "fragments come from the host"
@@ -158,9 +177,19 @@ class Shards(NamedTuple):
             return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
 
         axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
-        inputs = RolloutInputs(fetched, normalizers, state.actor, keys, hyper.gamma, first)
+        before = self._of_wave(state, wave)
+        if before.alive is not None:
+            before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
+        inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
         actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
-        return self._written(state, wave, state.actor.carry, actor, data, episodes)
+        return self._written(state, wave, before.carry, actor, data, episodes)
+
+    def _of_wave(self, state: EngineState, wave: Segments) -> ActorState:
+        """States of the shards at a wave's places."""
+        shape = self.spec.collection
+        assert shape is not None, "actors are not independent"
+        actor: ActorState = state.actor
+        return actor if shape.width == shape.shards else jax.tree.map(lambda x: x[wave.shard], actor)
 
     def host_wave(self, hyper: Hyper, state: EngineState, wave: Segments, data: HostData) -> EngineState:
         """Store a wave of segments that the host has rolled."""
@@ -181,7 +210,7 @@ class Shards(NamedTuple):
 
     @property
     def _seen_axes(self) -> Normalizers | None:
-        """Axes of `_normalizers` for slots `[A]`."""
+        """Axes of `_normalizers` for slots `[W]`."""
         return Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
 
     def _written(
@@ -193,7 +222,7 @@ class Shards(NamedTuple):
         data: Collected,
         episodes: EpisodeStatistics,
     ) -> EngineState:
-        """Write a wave's segments `[A, t, n, ...]` into the store; shards that roll nothing keep their state.
+        """Write a wave's segments `[W, t, n, ...]` into the store; shards that roll nothing keep their state.
 
         Args:
           state: training state before.
@@ -206,11 +235,14 @@ class Shards(NamedTuple):
         shape, kept = self.spec.collection, _store(state)
         assert shape is not None, "actors are not independent"
         version = state.version - versions.behind(state.ring, state.version, wave.slot)
-        rolls = wave.row < shape.rows
-        actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, state.actor)
+        rolls, before = wave.row < shape.rows, self._of_wave(state, wave)
+        actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, before)
+        if shape.width < shape.shards:
+            actor = jax.tree.map(lambda all_, new: all_.at[wave.shard].set(new), state.actor, actor)
         fragment = Fragment(None, None, None, version, carry)  # type: ignore[arg-type]
         rolled, first = self._rolled(fragment, episodes, data), wave.segment * self.spec.segment_steps
-        return state._replace(actor=actor, store=store.write(kept, rolled, wave.row, first, wave.segment))
+        kept = store.write(kept, rolled, wave.row, first, wave.segment)
+        return state._replace(actor=actor, store=self._measured(kept, rolled.data, wave.shard, rolls))
 
     def _normalizers(self, state: EngineState, slot: jax.Array) -> Normalizers:
         """Statistics that the version in a slot acts with; for slots `[A]`, those of observations have that axis."""
@@ -223,7 +255,7 @@ class Shards(NamedTuple):
         self, hyper: Hyper, state: EngineState, rows: jax.Array, buffer: jax.Array, order: jax.Array
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
-        data, carry, version, episodes = store.batch(_store(state), rows)
+        data, carry, version, episodes = store.batch(_store(state), rows, dead=self.spec.host_fragments)
         sequences = self.spec.algorithm.sequences
         samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, sequences)
         samples = samples._replace(version=version)
@@ -249,8 +281,9 @@ class HostData(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Segments of a collect wave, one for each shard `[A]`; see `stellaris_jax.timeline.collection.Collection`."""
+    """Segments of a collect wave of W places, `[W]`; see `stellaris_jax.timeline.collection.Collection`."""
 
+    shard: Any
     slot: Any
     number: Any
     segment: Any
@@ -267,6 +300,11 @@ def with_totals(trajectory: Trajectory, start: jax.Array, gamma: Number) -> tupl
     done, length = trajectory.terminated | trajectory.truncated, trajectory.valid.astype(jnp.float32)
     totals, carried = episode_totals(trajectory.reward, length, done, start, gamma)
     return trajectory._replace(totals=totals), carried
+
+
+def as_steps(valid: jax.Array, like: jax.Array) -> jax.Array:
+    """Flags `[A, t, n]` reshaped to broadcast against arrays `[A, t, n, ...]` such as `like`."""
+    return valid.reshape(valid.shape + (1,) * (like.ndim - valid.ndim))
 
 
 def _store(state: EngineState) -> store.Store:

@@ -11,9 +11,9 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.timeline.collection import CollectionShape
-from stellaris_jax.timeline.plan import MinibatchLayout, PlanShape
+from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
+from stellaris_jax.timeline.shapes import CollectionShape, PlanShape
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ProgramSpec:
       truncation: mode of the truncation (Eq. 2).
       aggregation: mode of the aggregation (Eq. 4).
       corrections: corrections of gradients.
-      masked: whether rounds may leave out some environments.
+      masked: whether rounds may leave out some environments; those of independent actors never do.
       host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
@@ -67,12 +67,13 @@ class ProgramSpec:
         """Program spec of a configuration; `host_fragments` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
+        follows = config.delays.by == "episodes"
         return cls(
             algorithm=algorithm,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
             minibatch_layout=MinibatchLayout.of(config),
-            chunk_rounds=1 if host_fragments or is_adaptive(config) else config.chunk_rounds,
+            chunk_rounds=1 if host_fragments or is_adaptive(config) or follows else config.chunk_rounds,
             lanes=engine.lanes,
             devices=engine.devices,
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
@@ -84,7 +85,7 @@ class ProgramSpec:
             corrections=tuple(
                 register.correction[name](system.correction_options.get(name, {})) for name in system.corrections
             ),
-            masked=is_masked(config),
+            masked=is_masked(config) and config.actor_shards == 0,
             host_fragments=host_fragments,
             recurrent=config.network.memory != "none",
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
@@ -142,7 +143,7 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.host_fragments
+        return self.masked or self.host_fragments or (self.collection is not None and self.collection.follows)
 
 
 def seeds_vmapped(members: str) -> bool:

@@ -26,7 +26,7 @@ from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.engine.store import Store, init_store
+from stellaris_jax.engine.store import PARTIAL_SUMS, Store, init_store
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -46,6 +46,8 @@ class EngineState(NamedTuple):
       key: the seed's key.
       round: number of completed rounds.
       store: fragments of independent actors; `None` for other actors.
+      partial: sums over the executed part of a round, a vector (`engine.round_steps.Sums`), if rounds have several
+        stretches; else `None`.
     """
 
     params: jax.Array
@@ -59,6 +61,7 @@ class EngineState(NamedTuple):
     key: jax.Array
     round: jax.Array
     store: Store | None = None
+    partial: Any = None
 
 
 class EngineInputs(NamedTuple):
@@ -173,6 +176,8 @@ class StateLayout:
         normalizers, store = init_normalizers(observation), None
         if spec.collection is not None:
             actor = jax.tree.map(lambda x: x.reshape(-1, spec.shard_envs, *x.shape[1:]), actor)
+            if spec.collection.follows:
+                actor = actor._replace(alive=jnp.ones(actor.totals.shape[:2], bool))
             store = init_store(self.network, self.options, spec, fragments, normalizers.obs)
             fragments = fragments._replace(version=jnp.zeros(rows, jnp.int32))
         return EngineState(
@@ -187,6 +192,7 @@ class StateLayout:
             key=keys.run,
             round=jnp.int32(0),
             store=store,
+            partial=None if spec.collection is None or not spec.collection.follows else jnp.zeros(PARTIAL_SUMS),
         )
 
     def _action_dtype(self) -> Any:

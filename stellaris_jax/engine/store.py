@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.losses.common import LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.prepare import Collected, EpisodeStatistics
 from stellaris_jax.engine.spec import ProgramSpec
+
+PARTIAL_SUMS = len(LossMetrics._fields) + 3 * 4
+"""Numbers in the sums over a part of a round: of gradients, updates, and episodes in used and in dropped data."""
 
 
 class Store(NamedTuple):
@@ -28,6 +31,9 @@ class Store(NamedTuple):
       episodes: statistics of the episodes that ended, `[rows + 1, 3]`, as `EpisodeStatistics`.
       statistics: observation statistics that each version in the version ring acts with, arrays `[H, ...]`; `None`
         unless observations are normalised.
+      lengths: steps of each shard's last segment until all its environments had ended an episode, int32 `[A]`; `None`
+        unless fragments end with their episodes.
+      ended: whether all had, bool `[A]`; `None` likewise.
     """
 
     data: Collected
@@ -35,6 +41,8 @@ class Store(NamedTuple):
     version: jax.Array
     episodes: jax.Array
     statistics: RunningStatistics | None
+    lengths: jax.Array | None = None
+    ended: jax.Array | None = None
 
 
 def init_store(
@@ -80,6 +88,8 @@ def init_store(
         version=jnp.zeros((rows, shape.segments), jnp.int32),
         episodes=jnp.zeros((rows, len(EpisodeStatistics._fields))),
         statistics=repeated(statistics) if options.normalize_observation else None,
+        lengths=jnp.zeros(shape.shards, jnp.int32) if shape.follows else None,
+        ended=jnp.zeros(shape.shards, bool) if shape.follows else None,
     )
 
 
@@ -112,6 +122,9 @@ def write(store: Store, rolled: Rolled, rows: jax.Array, first: jax.Array, segme
 
     def body(shard: jax.Array, store: Store) -> Store:
         row, begins = rows[shard], segments[shard] == 0
+        valid = store.data.valid
+        if valid is not None:  # segments that never begin, because all episodes have ended, hold no samples
+            store = store._replace(data=store.data._replace(valid=valid.at[row].set(valid[row] & ~begins)))
 
         def put(stored: jax.Array, part: jax.Array) -> jax.Array:
             start: list[Any] = [row, first[shard], *[0] * (stored.ndim - 2)]
@@ -133,8 +146,13 @@ def write(store: Store, rolled: Rolled, rows: jax.Array, first: jax.Array, segme
     return written
 
 
-def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
+def batch(store: Store, rows: jax.Array, dead: bool = False) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
     """Data of a batch from the rows `[A]` of its fragments.
+
+    Args:
+      store: the store.
+      rows: the rows.
+      dead: whether invalid steps are dead transitions of host environments.
 
     Returns:
       (data `[T, N, ...]`, memory's states at the first observations `[N, ...]`, version that acted in each sample
@@ -147,8 +165,8 @@ def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, E
 
     data: Collected = jax.tree.map(columns, store.data)
     if store.carry is not None:
-        # The observation after a dead transition, which follows the end of an episode, is the first of an episode.
-        ended = data.terminated | data.truncated if data.valid is None else ~data.valid
+        # A dead transition follows the end of an episode, and the observation after it is the first of the next one.
+        ended = ~data.valid if dead and data.valid is not None else data.terminated | data.truncated
         data = data._replace(first=jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]]))
     steps, envs = data.reward.shape
     version = jnp.repeat(store.version[rows], steps // store.version.shape[1], axis=1)  # [A, T]
@@ -179,3 +197,10 @@ def cut(store: Store | None, place: tuple[int, int, int]) -> Store:
     assert data.valid is not None, "the program steps the environments"
     truncated, valid = data.truncated.at[place].set(True), data.valid.at[place].set(False)
     return store._replace(data=data._replace(truncated=truncated, valid=valid))
+
+
+def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Store:
+    """Store in which all versions act with the same statistics of observations, those that a run starts from."""
+    if store.statistics is None:
+        return store
+    return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))

@@ -12,6 +12,7 @@ from stellaris_jax.execute.recording import Recording
 from stellaris_jax.execute.replay import ReplayExecutor
 from stellaris_jax.execute.schedule import Schedule
 from stellaris_jax.execute.simulated import SimulatedExecutor
+from stellaris_jax.execute.stretches import StretchedExecutor
 from stellaris_jax.timeline import Timeline
 
 
@@ -37,5 +38,7 @@ def executor_of(
     if recording is not None:
         return ReplayExecutor(inputs, recording)
     schedule = Schedule(config, inputs.spec, inputs.seeds, [Timeline.of(config, seed) for seed in inputs.seeds])
+    if config.delays.by == "episodes":
+        return StretchedExecutor(inputs, schedule)
     planned = SimulatedExecutor(inputs, schedule)
     return LeadingExecutor(planned) if config.engine.distributed and processes.is_first() else planned

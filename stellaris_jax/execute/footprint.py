@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,12 +14,14 @@ from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.machine import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import value_of
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import viewed
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
+from stellaris_jax.timeline.collection import CollectionSizes
 
 SPARE = 0.5
 """Share of memory that concurrent runs may need by this estimate; the rest is left to compilers and libraries, whose
@@ -147,7 +149,8 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
         return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
-    numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
+    collection = shape.collection
+    numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences + (collection is not None)
     samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
@@ -156,6 +159,9 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     carried = (1 + spec.buffers) * envs * WORD * sizes.carry
     yield Part("what networks carry", copies * carried, saved * carried, of("env.num_envs", "network.memory_size"))
+
+    if collection is not None:
+        yield from _store(config, sizes, spec, Multiples(copies, saved), of)
 
     policy = WORD * sizes.parameters
     limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
@@ -181,7 +187,8 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     chunk = ("engine.chunk_rounds",) if shape.rounds > 1 else ()
     wave = of(*chunk, "algorithm.epochs", "algorithm.minibatches", "engine.lanes", "engine.devices")
     yield Part("waves of gradients", seeds * waves, seeds * waves, wave)
-    order *= seeds * shape.rounds
+    planned = shape.rounds if collection is None else CollectionSizes.least(shape).batches
+    order *= seeds * planned
     yield Part("orders of minibatches", order, 2 * order, of(*chunk, "algorithm.epochs", *where))
 
     crowd = seeds * 8 * (config.platform.actors + 2 * config.system.learners)
@@ -191,6 +198,40 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     yield Part("the schedule of checkpoints", 0, due, of("checkpoint.interval", "total_steps"))
     if config.executor == "live":
         yield from register.pool[config.live.pool].memory(config, live_actors(config))
+
+
+class Multiples(NamedTuple):
+    """Number of times that a part of the state exists: during a run, and more while it is saved."""
+
+    copies: int
+    saved: int
+
+
+def _store(
+    config: Config, sizes: Sizes, spec: ProgramSpec, times: Multiples, of: Callable[..., tuple[str, ...]]
+) -> Iterator[Part]:
+    """Parts of independent actors: the store of fragments, the statistics of each version, and plans of collection."""
+    shape, env, system = spec.collection, config.env, config.system
+    assert shape is not None, "actors are not independent"
+    numbers = sizes.action + sizes.distribution + 3 + env.normalize_reward
+    sample = sizes.viewed + sizes.observation * bool(env.normalize_observation) + WORD * numbers + 2
+    row = spec.shard_envs * (spec.steps * sample + WORD * sizes.carry)
+    store = (shape.rows + 1) * row
+    admission = register.data_admission[system.data_admission]
+    lengths = ["system.data_queue"]
+    if system.data_queue == 0:
+        options = [f"system.data_admission_options.{name}" for name in options_of(admission)]
+        lengths = [key for key in options if isinstance(value_of(config, key), int)]
+    keys = of(*lengths, "system.actor_shards", "env.num_envs", "algorithm.rollout_length", "env.frame_stack")
+    yield Part("fragments of independent actors", times.copies * store, times.saved * store, keys)
+    if env.normalize_observation:
+        elements = 3 * spec.shape.ring.length * sizes.viewed
+        where = of("system.versions", "env.frame_stack")
+        yield Part("statistics of each version", times.copies * elements, times.saved * elements, where)
+    least, seeds = CollectionSizes.least(spec.shape), config.num_seeds
+    places = least.whole * (2 + shape.shards) + least.waves * 4 * shape.shards + least.batches * (1 + shape.shards)
+    plan = WORD * (places + least.steps * (shape.rows + 1))
+    yield Part("plans of collection", seeds * plan, seeds * plan, of(*lengths, "engine.chunk_rounds"))
 
 
 def live_actors(config: Config) -> int:

@@ -75,6 +75,10 @@ def _check_hosted(config: Config) -> None:
         raise ConfigError(
             f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
         )
+    if config.delays.by == "episodes":
+        raise ConfigError(
+            f"delays.by=episodes is not possible with env={config.env.name}, a host environment; delays.by=steps is."
+        )
     if config.executor == "live" and is_scaled(config):
         raise ConfigError(
             f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "

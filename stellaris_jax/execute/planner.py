@@ -150,7 +150,9 @@ class Planner:
 
     def _collected(self, rounds: list[list[Round]], factors: list[float]) -> tuple[list[Plan], list[float]]:
         """Plans of independent actors' rounds, one for each block of seeds, and their `Chunk.collect_occupancy`."""
-        steps = [[one.steps(round_) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds]
+        steps = [
+            [one.steps(round_.sequence) for one, round_ in zip(self._collectors, row, strict=True)] for row in rounds
+        ]
         plans = []
         for place, block in enumerate(self.schedule.blocks):
             seeds = self.schedule.seeds[block]

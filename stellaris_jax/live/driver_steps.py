@@ -17,8 +17,9 @@ from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import ActorState, Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundInputs, RoundMetrics, Wave, WaveCarry
-from stellaris_jax.timeline.plan import Invocation, PlanShape
+from stellaris_jax.timeline.plan import Invocation
 from stellaris_jax.timeline.records import Gradient, Group
+from stellaris_jax.timeline.shapes import PlanShape
 
 Delivered = tuple[np.ndarray, LossMetrics]
 """Gradient `[P]` and the metrics of its loss."""

@@ -136,7 +136,7 @@ class JobEnv(AutoResetEnv):
         engine = state.engine._replace(key=jax.random.wrap_key_data(state.engine.key))
         engine, metrics = self._round(engine, state.round, actors * self.limits.envs, order, count)
         learner, actor, slowest, aggregate = self._durations(time_key, actors, self.layout.epochs * count)
-        seconds = slowest + learner + aggregate
+        seconds = slowest + learner + aggregate / self.config.platform.parameter_shards
 
         episodes = metrics.episodes
         ended = episodes.ended > 0

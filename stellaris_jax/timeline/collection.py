@@ -13,37 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from stellaris_jax.timeline.plan import PlanShape
-
-from stellaris_jax.config.tree import Config
-from stellaris_jax.timeline.data_admission import store_rows
-from stellaris_jax.timeline.records import Batch, Fragment, Group, Round, Segment
+from stellaris_jax.timeline.records import Batch, Fragment, Group, Happening, Segment
 from stellaris_jax.timeline.ring import Ring
-
-
-class CollectionShape(NamedTuple):
-    """Static sizes of collection.
-
-    Attributes:
-      shards: number A of shards.
-      segments: segments S of a fragment.
-      rows: rows of the store; one more holds data that nobody needs.
-    """
-
-    shards: int
-    segments: int
-    rows: int
-
-    @classmethod
-    def of(cls, config: Config) -> CollectionShape | None:
-        """Sizes of a configuration; `None` unless its actors are independent."""
-        shards = config.actor_shards
-        return cls(shards, config.segments, store_rows(config.system, shards)) if shards else None
+from stellaris_jax.timeline.shapes import CollectionShape, PlanShape
 
 
 class CollectionSizes(NamedTuple):
@@ -64,7 +40,7 @@ class CollectionSizes(NamedTuple):
 
 
 Wave = list[Segment | None]
-"""Collect wave: the segment of each shard, or `None`."""
+"""Collect wave: the segment at each place, or `None`. With one place for each shard, the places are the shards."""
 
 
 @dataclass
@@ -103,10 +79,10 @@ class Collector:
         self.shape, self.ring = shape, ring
         self.pending: list[deque[Segment]] = [deque() for _ in range(shape.shards)]
 
-    def steps(self, round_: Round) -> list[Step]:
-        """Steps of a round, from the sequence of its events."""
+    def steps(self, sequence: Iterable[Happening]) -> list[Step]:
+        """Steps of a round or a part of it, from its sequence of events (`Round.sequence`)."""
         steps = [Step()]
-        for event in round_.sequence:
+        for event in sequence:
             if isinstance(event, Segment):
                 self.pending[event.shard].append(event)
             elif isinstance(event, Group):
@@ -126,6 +102,10 @@ class Collector:
                     steps[-1].batches.append(event)
         return steps
 
+    def roll_all(self, steps: list[Step]) -> None:
+        """Append waves for all segments that are not rolled yet."""
+        self._roll(steps, lambda segment: True)
+
     def _roll(self, steps: list[Step], due: Callable[[Segment], bool]) -> None:
         """Roll waves until no segment is due."""
         while any(due(segment) for pending in self.pending for segment in pending):
@@ -136,7 +116,9 @@ class Collector:
                 segments = range(self.shape.segments)
                 steps[-1].whole.append([[pending.popleft() for _ in segments] for pending in self.pending])
             else:
-                steps[-1].waves.append([pending.popleft() if pending else None for pending in self.pending])
+                wave = [pending.popleft() if pending else None for pending in self.pending]
+                alone: list[Wave] = [[segment] for segment in wave if segment is not None]
+                steps[-1].waves += [wave] if self.shape.width == self.shape.shards else alone
 
     def _is_whole(self) -> bool:
         """Whether all shards can roll whole fragments of one number with one version."""
@@ -151,8 +133,9 @@ class Collector:
         return [[list(segment) for segment in pending] for pending in self.pending]
 
     def restore(self, state: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Continue from what `state()` returned (it may have passed through JSON)."""
-        self.pending = [deque(Segment(*segment) for segment in pending) for pending in state]
+        """Continue from what `state()` returned (it may have passed through JSON); without shards, from the start."""
+        shards = state or [[] for _ in range(self.shape.shards)]
+        self.pending = [deque(Segment(*segment) for segment in pending) for pending in shards]
 
 
 def _is_old(version: int, segment: Segment) -> bool:
@@ -188,10 +171,11 @@ class Collection(NamedTuple):
       whole_slot: ring slots of whole waves' versions, int32 `[Kw, S]`.
       whole_number: numbers of their fragments, int32 `[Kw, S]`.
       whole_rows: rows of the store for each shard, int32 `[Kw, S, A]`.
-      slot: ring slots of collect waves' versions, int32 `[Kc, S, A]`.
-      number: numbers of their fragments, int32 `[Kc, S, A]`.
-      segment: indices of their segments, int32 `[Kc, S, A]`.
-      row: rows of the store, int32 `[Kc, S, A]`; the last one for shards that roll nothing.
+      shard: shards that roll in collect waves of W places, int32 `[Kc, S, W]`.
+      slot: ring slots of their versions, int32 `[Kc, S, W]`.
+      number: numbers of their fragments, int32 `[Kc, S, W]`.
+      segment: indices of their segments, int32 `[Kc, S, W]`.
+      row: rows of the store, int32 `[Kc, S, W]`; the last one for places where nothing is rolled.
       rows: rows of the store whose fragments make a batch, int32 `[Kf, S, A]`.
       buffer: buffer of the batch, int32 `[Kf, S]`; -1: none is formed.
       order: its minibatches, int32 `[Kf, S, G, B]`.
@@ -201,6 +185,7 @@ class Collection(NamedTuple):
     whole_slot: Any
     whole_number: Any
     whole_rows: Any
+    shard: Any
     slot: Any
     number: Any
     segment: Any
@@ -264,11 +249,12 @@ def empty_collection(shape: PlanShape, sizes: CollectionSizes) -> tuple[Collecti
     def zeros(*lengths: int) -> np.ndarray:
         return np.zeros(lengths, np.int32)
 
-    wide = (sizes.waves, seeds, shards)
+    wide = (sizes.waves, seeds, collection.width)
     made = Collection(
         whole_slot=zeros(sizes.whole, seeds),
         whole_number=zeros(sizes.whole, seeds),
         whole_rows=zeros(sizes.whole, seeds, shards),
+        shard=np.broadcast_to(np.arange(collection.width, dtype=np.int32), wide).copy(),
         slot=zeros(*wide),
         number=zeros(*wide),
         segment=zeros(*wide),
@@ -318,8 +304,11 @@ def lay_out(
             made.whole_rows[i, s] = [segments[0].row for segments in shards]
     for i, wave in enumerate(waves):
         for s, segments in enumerate(wave):
-            for one in filter(None, segments or ()):
-                place = (i, s, one.shard)
+            for position, one in enumerate(segments or ()):
+                if one is None:
+                    continue
+                place = (i, s, position)
+                made.shard[place] = one.shard
                 made.slot[place], made.number[place] = slot(one.version), one.number
                 made.segment[place], made.row[place] = one.part, one.row
     for i, formed in enumerate(batches):

@@ -130,7 +130,9 @@ class Forecast:
         cost = bill(config.system, config.prices, used, limits_of(config).buckets[-1]).total
         gradients, batches = len(counts.staleness), counts.batched
         delivered = gradients + counts.dropped
-        rolled = _ratio(used.actor_invocations, batches) if counts.independent else 1.0
+        # A fragment of a shard takes as many invocations as the shard has actors.
+        fragments = used.actor_invocations * config.actor_shards / takes_part.actors
+        rolled = _ratio(fragments, batches) if counts.independent else 1.0
         learned = gradients * takes_part.steps / takes_part.gradients
         return cls(
             round_seconds=used.seconds / rounds,

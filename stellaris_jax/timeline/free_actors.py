@@ -35,17 +35,24 @@ class ActorLayout(NamedTuple):
       shards: number A of shards.
       actors: number P of the platform's actors, which the shards share.
       segments: segments S of a fragment.
+      steps: steps T of a fragment.
+      follows: whether a fragment's duration follows its episodes.
     """
 
     shards: int
     actors: int
     segments: int
+    steps: int
+    follows: bool = False
 
     @classmethod
     def of(cls, config: Config) -> ActorLayout | None:
         """Layout of a configuration; `None` unless actors are independent."""
         shards = config.actor_shards
-        return cls(shards, config.platform.actors, config.segments) if shards else None
+        if not shards:
+            return None
+        steps, follows = config.algorithm.rollout_length, config.delays.by == "episodes"
+        return cls(shards, config.platform.actors, config.segments, steps, follows)
 
     def of_shard(self, shard: int) -> range:
         """Actors of a shard."""
@@ -94,6 +101,8 @@ class FreeActors:
         self.dies: dict[int, int] = {}
         self.batches: dict[int, Batch] = {}
         self.since_batch = 0
+        self.rolled: dict[int, int] = {}
+        self.unknown: list[int] = []
 
     def begin(self, tick: int, record: Round) -> bool:
         """Begin a fragment with the first shard that is idle and may; returns whether there was one."""
@@ -115,15 +124,15 @@ class FreeActors:
             )
         startups, durations = self._drawn(fragment, tick)
         self.begun[shard], self.lasts[shard] = tick, max(map(add, startups, durations))
-        whole = self._until(shard, self.layout.segments) + self.passing
+        self.rolled[shard] = 0
+        whole = (self.layout.segments + 1) * self.passing + self.lasts[shard]
         self.dies.pop(shard, None)
         if self.failure > 0.0:
             fails, fraction = next(self.streams.failures), next(self.streams.failures)
             if fails < self.failure:
                 self.dies[shard] = round(whole * Fraction(fraction))
         self.startups[shard] = sum(startups)
-        self._segment(fragment, record)
-        self._next(fragment, tick)
+        self._segment(fragment, tick, record)
 
     def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
         """Ticks that the actors of a fragment take to start, and then to roll it."""
@@ -131,34 +140,42 @@ class FreeActors:
         durations = self.streams.durations.at(fragment.number * self.layout.actors + actors.start, len(actors))
         return [self.containers.startup(actor, tick) for actor in actors], durations
 
-    def _until(self, shard: int, segment: int) -> int:
-        """Ticks from a fragment's begin to that of a segment; segment S is the end, but for passing the trajectory."""
-        return segment * self.passing + self.lasts[shard] * segment // self.layout.segments
+    def measured(self, shard: int, steps: int, ended: bool, tick: int) -> None:
+        """Schedule the end of a shard's segment, whose length is known now.
 
-    def _next(self, fragment: Fragment, tick: int) -> None:
-        """Schedule the next event of a fragment under way."""
-        shard, segments = fragment.shard, len(fragment.versions)
-        last = segments == self.layout.segments
-        due = self._until(shard, segments) + self.passing * last
+        Args:
+          shard: number of the shard.
+          steps: steps of the segment.
+          ended: whether every environment of the shard has ended an episode, so that the fragment ends.
+          tick: tick of the segment's begin, which is now.
+        """
+        fragment, layout = self.queue.rolling[shard], self.layout
+        self.rolled[shard] += steps
+        segments = len(fragment.versions)
+        last = ended or segments == layout.segments
+        due = (segments + last) * self.passing + self.lasts[shard] * self.rolled[shard] // layout.steps
         event: Event = FragmentEnded(shard) if last else SegmentBegun(shard)
         if shard in self.dies and self.dies[shard] <= due:
             due, event = self.dies[shard], ActorDied(shard)
         self.schedule(self.begun[shard] + due - tick, event)
 
-    def _segment(self, fragment: Fragment, record: Round) -> None:
+    def _segment(self, fragment: Fragment, tick: int, record: Round) -> None:
         """Record the segment that has begun, unless its attempt will die, so that its data never exist."""
-        if fragment.shard not in self.dies:
+        shard, doomed = fragment.shard, fragment.shard in self.dies
+        if not doomed:
             part = len(fragment.versions) - 1
-            segment = Segment(fragment.shard, fragment.number, part, fragment.row, fragment.versions[-1])
-            record.sequence.append(segment)
+            record.sequence.append(Segment(shard, fragment.number, part, fragment.row, fragment.versions[-1]))
+        if self.layout.follows and not doomed:
+            self.unknown.append(shard)
+        else:
+            self.measured(shard, self.layout.steps // self.layout.segments, False, tick)
 
     def handle(self, event: SegmentBegun | FragmentEnded | ActorDied, tick: int, record: Round) -> None:
         """Process an event of an actor."""
         shard, queue = event.shard, self.queue
         if isinstance(event, SegmentBegun):
             queue.fetch(shard)
-            self._segment(queue.rolling[shard], record)
-            self._next(queue.rolling[shard], tick)
+            self._segment(queue.rolling[shard], tick, record)
             return
         actors = self.layout.of_shard(shard)
         for actor in actors:
@@ -170,8 +187,9 @@ class FreeActors:
             return
         fragment = queue.rolling[shard]
         first = fragment.number * self.layout.actors + actors.start
-        passing = len(actors) * (self.layout.segments + 1) * self.passing
-        busy = sum(self.streams.durations.at(first, len(actors))) + passing
+        passing = len(actors) * (len(fragment.versions) + 1) * self.passing
+        rolled = sum(self.streams.durations.at(first, len(actors))) * self.rolled[shard] // self.layout.steps
+        busy = rolled + passing
         self.usage.actor_busy += busy
         self.usage.actor_startup += self.startups[shard]
         self.usage.actor_invocations += len(actors)
@@ -225,7 +243,7 @@ class FreeActors:
         counts: list[int] = np.bincount(np.concatenate(lags)).tolist()
         return counts, sum(ages) / len(ages) if ages else 0.0
 
-    _SHARDS = ("idle_since", "begun", "lasts", "startups", "dies")
+    _SHARDS = ("idle_since", "begun", "lasts", "startups", "dies", "rolled")
 
     def state(self) -> dict[str, Any]:
         """State without the containers and the random numbers, as JSON data."""

@@ -17,14 +17,13 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.collection import (
     Bounds,
     Collection,
-    CollectionShape,
     CollectionSizes,
     Step,
     lay_out,
     power_of_two,
 )
 from stellaris_jax.timeline.records import Round
-from stellaris_jax.timeline.ring import Ring
+from stellaris_jax.timeline.shapes import PlanShape
 
 Indices = Any
 """Int32 array: NumPy's in a plan, JAX's in the engine."""
@@ -77,6 +76,8 @@ class Plan(NamedTuple):
       learning_rate: factor on the base learning rate, float32 `[R]`.
       collection: what independent actors roll, and batches; `None` for other actors, which roll a fragment a round.
       steps: parts of each step of independent actors; `None` for other actors.
+      ends: whether the plan is executed to the end of its rounds, bool; false for a stretch after which others follow;
+        `None` without stretches.
     """
 
     invocations: Invocation
@@ -89,6 +90,7 @@ class Plan(NamedTuple):
     learning_rate: np.ndarray
     collection: Collection | None = None
     steps: Bounds | None = None
+    ends: Any = None
 
     def waves(self, round_: int) -> int:
         """Number of waves of gradients in a round."""
@@ -97,57 +99,6 @@ class Plan(NamedTuple):
             return int(end - first)
         gradients = self.steps.gradients[first:end]
         return int((gradients[:, 1] - gradients[:, 0]).sum())
-
-
-class PlanShape(NamedTuple):
-    """Static sizes of a plan; one compiled engine runs all plans of one shape.
-
-    Attributes:
-      rounds: rounds R of a chunk.
-      seeds: seeds S.
-      wave_size: places L of a wave.
-      peers: largest number K of other versions in flight.
-      gradients: minibatches G of a fragment, over all epochs.
-      batch: samples B of a minibatch.
-      versions: length H of the window of versions on which gradients may be computed.
-      buffers: fragments kept.
-      target_interval: versions from one target network to the next; 1 without target networks.
-      kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
-      collection: sizes of independent actors' collection; `None` for other actors.
-    """
-
-    rounds: int
-    seeds: int
-    wave_size: int
-    peers: int
-    gradients: int
-    batch: int
-    versions: int
-    buffers: int
-    target_interval: int = 1
-    kl_coefficient_per_gradient: bool = False
-    collection: CollectionShape | None = None
-
-    @property
-    def ring(self) -> Ring:
-        """Ring of the stored versions; the oldest version in use may have an even older target network."""
-        return Ring(self.versions + self.target_interval - 1)
-
-    @property
-    def fragments(self) -> Ring:
-        """Ring of the stored fragments."""
-        return Ring(self.buffers)
-
-    def target(self, version: Any) -> Any:
-        """Version that was the target network when `version` was the newest; element by element for arrays."""
-        return version - version % self.target_interval
-
-    @property
-    def capacity(self) -> int:
-        """Largest number of waves of a plan: a round executes at most the gradients of `buffers` fragments."""
-        if self.collection is not None:
-            return (self.rounds + self.buffers) * self.gradients
-        return self.rounds * self.gradients * self.buffers
 
 
 class MinibatchLayout(NamedTuple):
@@ -282,6 +233,7 @@ def build_collection_plan(
     order: Callable[[int, int], np.ndarray],
     learning_rate: Sequence[float],
     sizes: CollectionSizes,
+    ends: bool = True,
 ) -> tuple[Plan, CollectionSizes]:
     """Plan of independent actors' rounds, and the capacities of its collection.
 
@@ -291,6 +243,7 @@ def build_collection_plan(
       order: function from (seed's place, batch) to the batch's minibatches, int32 `[G, B]`.
       learning_rate: the schedule's factor, `[r]`.
       sizes: smallest capacities of the collection.
+      ends: whether the last round ends with the plan.
     """
     collection, bounds, round_bounds, rows, sizes = lay_out(shape, rounds, order, sizes)
     # Steps of several seeds need not have as many waves, and then share fewer of them.
@@ -298,7 +251,9 @@ def build_collection_plan(
     plan = empty_plan(shape, shape.capacity if waves <= shape.capacity else power_of_two(waves))
     plan.learning_rate[: len(rounds)] = learning_rate
     _lay_out(plan, bounds.gradients, shape, rows)
-    return plan._replace(bounds=round_bounds, collection=collection, steps=bounds), sizes
+    assert shape.collection is not None, "actors are not independent"
+    ended = np.bool_(ends) if shape.collection.follows else None
+    return plan._replace(bounds=round_bounds, collection=collection, steps=bounds, ends=ended), sizes
 
 
 def _lay_out(plan: Plan, out: np.ndarray, shape: PlanShape, records: Sequence[Sequence[Round | Step]]) -> None:

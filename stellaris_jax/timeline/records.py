@@ -208,6 +208,10 @@ DURATIONS = tuple(entry.name for entry in fields(Usage) if isinstance(entry.defa
 _VALUES = attrgetter(*(entry.name for entry in fields(Usage)))
 
 
+Happening = Segment | Batch | Fragment | Group
+"""What happens with independent actors: a segment is begun, a batch formed, a fragment dropped, a group aggregated."""
+
+
 @dataclass
 class Round:
     """Events from the start of collecting fragment `index` to the start of collecting the next one.
@@ -247,9 +251,7 @@ class Round:
     waiting: int = 0
     data_lag_counts: list[int] = field(default_factory=list)
     data_seconds: float = 0.0
-    sequence: list[Segment | Batch | Fragment | Group] = field(
-        default_factory=list, repr=False, compare=False, metadata={"stored": False}
-    )
+    sequence: list[Happening] = field(default_factory=list, repr=False, compare=False, metadata={"stored": False})
 
     def staleness(self) -> list[int]:
         """Staleness of every gradient aggregated in the round."""

@@ -70,14 +70,23 @@ class Rule(Optioned):
 
 @register.rule("async")
 class Async(Rule):
-    """Pure asynchrony: every gradient is applied alone as it arrives."""
+    """Pure asynchrony: every gradient is applied alone as it arrives.
+
+    A gradient that arrives during an aggregation waits for its own. With many learners these waits add up, because one
+    parameter function aggregates one group at a time. `coalesce=true` takes all that wait as one group, whose mean
+    makes one update. So a group is as large as the parameter function is late: one gradient if it keeps up. Softsync
+    differs: it waits for c gradients even if the parameter function is idle. `platform.parameter_shards` shortens
+    aggregations instead.
+    """
+
+    coalesce: bool = knob(False, "one aggregation takes all gradients that wait, as one group")
 
     def take(self, queued: int) -> int:
-        return 1
+        return queued if self.coalesce else 1
 
 
 @register.rule("central")
-class Central(Async):
+class Central(Rule):
     """Sequential minibatch descent: one learner, which waits for every update."""
 
     @classmethod

@@ -12,7 +12,7 @@ in which they were scheduled: first in, first out.
    its gradient and pushes it. Learners that compute on the same GPU slow each other down. A failed invocation returns
    its pointer.
 4. The parameter function evaluates its rule at every push. An aggregation takes time, then publishes the next
-   version: clock c -> c + 1.
+   version: clock c -> c + 1. Several parameter functions aggregate at once, each its part of the parameters.
 5. Fragment r + 1 starts once the actors are free and fragment r + 1 - depth is consumed: depth 1 is a
    barrier, depth 2 overlaps collection with learning.
 """
@@ -30,6 +30,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.sections import DelaysConfig, PlatformConfig
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.batch_rounds import Measure, batch_round
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
 from stellaris_jax.timeline.events import (
@@ -69,6 +70,7 @@ class Timeline:
       layout: shards of independent actors; `None` for other actors.
 
     Attributes:
+      measure: measures the lengths of segments, if durations follow episodes.
       forming: group whose aggregation is under way on a platform with slowdowns; its `published` is corrected until
         then. `None` otherwise.
     """
@@ -109,6 +111,7 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * ticks(platform.cache)
         self.failure = delays.failure
+        self.parameter_shards = platform.parameter_shards
         self.loads = delays.loader.seconds > 0.0
         shared = platform.contention > 0 or platform.interference > 0
         self.contention = Contention(self.placement, platform.interference) if shared else None
@@ -123,6 +126,7 @@ class Timeline:
         self.spent = Usage(**dict.fromkeys(DURATIONS, 0))  # in ticks
         self.draw = self.streams["learner"].__next__
         self.coordinator = Coordinator(system, self.spent)
+        self.measure: Measure | None = None
         self.free: FreeActors | None = None
         if layout is not None:
             chances = Stream(Chance(), seed, "actor_failure")
@@ -134,7 +138,7 @@ class Timeline:
                 self.actor_containers,
                 Streams(self.streams["actor"], chances),
                 self.spent,
-                self._schedule,
+                self.schedule,
             )
             self.streams["actor_failure"] = chances
         self.tick = 0
@@ -175,17 +179,18 @@ class Timeline:
             self.fragment += 1
             return record
         if self.free is not None:
-            return self._batch(self.free, record, self.gradients_per_round if gradients is None else gradients)
+            batch_round(self, record, self.gradients_per_round if gradients is None else gradients)
+            return record
         self._begin_rollout(record, actors)
         remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.fragment += 1
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
-            self._happen(record)
+            self.happen(record)
             for start in coordinator.starts():
-                self._invoke(start)
+                self.invoke(start)
             if self.contention is not None:
-                self._pace(self.contention)
+                self.pace(self.contention)
         remaining.pop(consumed, None)
         self.spent.seconds = self.tick
         record.usage = self.usage
@@ -204,63 +209,9 @@ class Timeline:
         record.actor_seconds = total / (actors * SECOND)
         self.collecting = True
         longest = max(map(add, startups, durations)) if any(startups) else max(durations)
-        self._schedule(detection + longest + self.actor_passing, RolloutEnded(self.fragment, actors))
+        self.schedule(detection + longest + self.actor_passing, RolloutEnded(self.fragment, actors))
 
-    def _batch(self, free: FreeActors, record: Round, gradients: int) -> Round:
-        """Simulate until the batch of a round is complete, with independent actors."""
-        self._settle(free, record, gradients)
-        while free.queue.completed <= record.index:
-            self._happen(record)
-            self._settle(free, record, gradients)
-        self.fragment += 1
-        self.spent.seconds = self.tick
-        free.end_round(record)
-        record.usage = self.usage
-        return record
-
-    def _settle(self, free: FreeActors, record: Round, gradients: int) -> None:
-        """Do all that can be done now: drop and begin fragments, form batches, start learners."""
-        coordinator, queue = self.coordinator, free.queue
-        while True:
-            queue.clock = coordinator.clock
-            while queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0:
-                del coordinator.remaining[queue.completed]
-                queue.completed += 1
-            changed = True
-            while changed:
-                changed = free.evict(record) | self._form(free, record, gradients)
-                while free.begin(self.tick, record):
-                    changed = True
-            started = list(map(self._invoke, coordinator.starts()))
-            if started:
-                continue
-            if self.contention is not None:
-                self._pace(self.contention)
-            stuck = not (coordinator.pointers or coordinator.running or coordinator.aggregating or queue.loading)
-            if not (stuck and queue.blocked and coordinator.queue):
-                return
-            self._do(coordinator.on_stall(self.now), record)
-
-    def _form(self, free: FreeActors, record: Round, gradients: int) -> bool:
-        """Form the next batch if no minibatch waits, and a learner does; returns whether there was one.
-
-        Data are fresher if their batch is formed late. A loader that takes time does not wait for a learner.
-        """
-        coordinator = self.coordinator
-        needed = self.loads or len(coordinator.running) < coordinator.learners
-        batch = free.form(self.tick, record) if needed and not coordinator.pointers else None
-        if batch is None:
-            return False
-        self.coordinator.remaining[batch.index] = gradients
-        free.queue.loading = True
-        loading = next(self.streams["loader"])
-        if loading > 0:
-            self._schedule(loading, FragmentLoaded(batch.index))
-        else:
-            self._loaded(batch.index, record)
-        return True
-
-    def _happen(self, record: Round) -> None:
+    def happen(self, record: Round) -> None:
         """Process the next event; without any, aggregate the queue although the rule would wait."""
         if self._events:
             self.tick, _, event = heappop(self._events)
@@ -269,7 +220,7 @@ class Timeline:
             else:
                 self._handle(event, record)
         elif self.coordinator.queue:
-            self._do(self.coordinator.on_stall(self.now), record)
+            self.do(self.coordinator.on_stall(self.now), record)
         else:
             names = f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start"
             if self.free is not None and not self.coordinator.pointers:
@@ -279,7 +230,7 @@ class Timeline:
                 "then."
             )
 
-    def _schedule(self, delay: int, event: Event) -> None:
+    def schedule(self, delay: int, event: Event) -> None:
         self._order += 1
         heappush(self._events, (self.tick + delay, self._order, event))
 
@@ -290,11 +241,11 @@ class Timeline:
                 self.actor_containers.release_all(event.actors, self.tick)
                 loading = next(self.streams["loader"])
                 if loading > 0:
-                    self._schedule(loading, FragmentLoaded(event.fragment))
+                    self.schedule(loading, FragmentLoaded(event.fragment))
                 else:
-                    self._loaded(event.fragment, record)
+                    self.loaded(event.fragment, record)
             case FragmentLoaded():
-                self._loaded(event.fragment, record)
+                self.loaded(event.fragment, record)
             case SegmentBegun() | FragmentEnded() | ActorDied():
                 assert self.free is not None, "actors are not independent"
                 self.free.queue.clock = self.coordinator.clock
@@ -303,14 +254,14 @@ class Timeline:
                 if self.contention is not None:
                     del self.contention.under_way[PARAMETER_FUNCTION]
                     self.forming = None
-                self._do(self.coordinator.on_publish(event.fragments, self.tick / SECOND), record)
+                self.do(self.coordinator.on_publish(event.fragments, self.tick / SECOND), record)
             case ComputationBegun():
                 self._compute(event)
             case ComputationEnded():
                 assert self.contention is not None, "nothing is shared"
                 del self.contention.under_way[event.end.gradient.learner]
                 if event.passing > 0:
-                    self._schedule(event.passing, event.end)
+                    self.schedule(event.passing, event.end)
                 else:
                     self._end(event.end, record)
 
@@ -326,9 +277,9 @@ class Timeline:
         else:
             spent.learner_busy += tick - event.start
             if actions := self.coordinator.on_delivery(gradient, tick / SECOND):
-                self._do(actions, record)
+                self.do(actions, record)
 
-    def _loaded(self, fragment: int, record: Round) -> None:
+    def loaded(self, fragment: int, record: Round) -> None:
         """Hand a fragment's minibatches to the learners."""
         self.collecting = False
         if self.free is not None:
@@ -337,7 +288,7 @@ class Timeline:
         record.arrived, record.complete = self.coordinator.clock, self.now
         self.coordinator.on_data(fragment)
 
-    def _do(self, actions: Sequence[Action], record: Round) -> None:
+    def do(self, actions: Sequence[Action], record: Round) -> None:
         """Record the coordinator's actions, and schedule the ends of aggregations."""
         for action in actions:
             if isinstance(action, Drop):
@@ -346,19 +297,19 @@ class Timeline:
                 continue
             record.groups.append(action)
             record.sequence.append(action)
-            duration = next(self.streams["aggregate"])
-            self.spent.aggregate_busy += duration
+            duration = -(-next(self.streams["aggregate"]) // self.parameter_shards)
+            self.spent.aggregate_busy += duration * self.parameter_shards
             action.published = (self.tick + duration) / SECOND
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0:
-                self._schedule(duration, GroupAggregated(fragments))
+                self.schedule(duration, GroupAggregated(fragments))
                 if self.contention is not None:
                     self.forming = action
                     self.contention.under_way[PARAMETER_FUNCTION] = Computation(self.tick, duration, self._order)
             else:
-                self._do(self.coordinator.on_publish(fragments, self.now), record)
+                self.do(self.coordinator.on_publish(fragments, self.now), record)
 
-    def _invoke(self, gradient: Gradient) -> None:
+    def invoke(self, gradient: Gradient) -> None:
         """Draw the durations of an invocation (start-up, data passing, computation), and schedule its events."""
         learner, tick = gradient.learner, self.tick
         startup = self.containers.startup(learner, tick)
@@ -378,27 +329,27 @@ class Timeline:
         work = min(duration - passing, computing)
         begun = ComputationBegun(end, duration - passing - work, work)
         if startup + passing > 0:
-            self._schedule(startup + passing, begun)
+            self.schedule(startup + passing, begun)
         else:
             self._compute(begun)
 
     def _compute(self, event: ComputationBegun) -> None:
         """Start the computation of a learner function that has fetched its policy."""
         assert self.contention is not None, "nothing is shared"
-        self._schedule(event.work, ComputationEnded(event.end, event.passing))
+        self.schedule(event.work, ComputationEnded(event.end, event.passing))
         self.contention.under_way[event.end.gradient.learner] = Computation(self.tick, event.work, self._order)
 
-    def _pace(self, contention: Contention) -> None:
+    def pace(self, contention: Contention) -> None:
         """Reschedule the ends of computations whose slowdown has just changed."""
         for number, work, slowdown in contention.changed():
             left = work.paced(self.tick, slowdown)
             place = next(i for i, (_, order, _) in enumerate(self._events) if order == work.order)
             end, _, event = self._events.pop(place)
             heapify(self._events)
-            self._schedule(left, event)
+            self.schedule(left, event)
             work.order = self._order
             if number == PARAMETER_FUNCTION:
-                self.spent.aggregate_busy += self.tick + left - end
+                self.spent.aggregate_busy += (self.tick + left - end) * self.parameter_shards
                 if self.forming is not None:  # states of earlier versions lack it
                     self.forming.published = (self.tick + left) / SECOND
 

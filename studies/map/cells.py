@@ -104,7 +104,7 @@ ADMISSION: dict[str, tuple[str, ...]] = {
     "drop above 8": ("system=async", "system.admission=bounded"),
     "wait at 8": ("system=async", "system.admission=waiting"),
     "capacity (AReaL)": (
-        "system=areal",
+        "system=areal_gradients",
         "system.admission_options.eta=1",
     ),  # a larger eta never binds, and equals softsync
     "in order": ("system=async", "system.admission=in_order"),
@@ -225,13 +225,13 @@ class Cell(NamedTuple):
         if self.learners == 1:  # all systems are the same then
             method = (*(line for line in method if not line.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []
-        if "system=areal" in method:
+        if "system=areal_gradients" in method:
             group = min(
                 group, 8
             )  # two groups must be fewer than the gradients of a round, or the bound would never bind
-        if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
+        if {"system=softsync", "system=fedbuff", "system=areal_gradients"} & set(method):
             grouped.append(f"system.rule_options.c={group}")
-        if "system=areal" in method:
+        if "system=areal_gradients" in method:
             grouped.append(f"system.admission_options.batch={group}")
         machines = max(8, -(-self.learners // 4))  # of four learners each
         overrides = (

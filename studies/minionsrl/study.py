@@ -44,6 +44,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "IMPACT": (
         "scaling=max",
         "system=impact",
+        "system.actors=pipelined",
         "algorithm=impact",
         "algorithm.learning_rate=5e-4",
         "algorithm.options.clip=0.4",

@@ -24,7 +24,7 @@ ENVS = (*MUJOCO, *ATARI)
 
 BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PPO": ("ppo", "central", ("system=central",)),
-    "IMPACT": ("impact", "impact", ("system=impact",)),
+    "IMPACT": ("impact", "impact", ("system=impact", "system.actors=pipelined")),
     "RLlib": ("ppo", "rllib", ("system=rllib",)),
     "MinionsRL": ("ppo", "central", ("system=minionsrl",)),
 }

@@ -34,7 +34,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "artifact": ("system=stellaris", "system.truncation=artifact"),
     "no-async": ("system=stellaris_no_async",),
     "central": ("system=central",),
-    "impact": ("system=impact",),
+    "impact": ("system=impact", "system.actors=pipelined"),
     "rllib": ("system=rllib",),
     "par-rl": ("system=par_rl",),
 }

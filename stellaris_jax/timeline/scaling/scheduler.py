@@ -68,7 +68,7 @@ class Scales(NamedTuple):
         algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
         gradients = algorithm.epochs * algorithm.minibatches
         actor, learner, aggregate = (delay_of(job).typical for job in (delays.actor, delays.learner, delays.aggregate))
-        seconds = actor + gradients * (learner + aggregate)
+        seconds = actor + gradients * (learner + aggregate / config.platform.parameter_shards)
         return cls(config.rounds, scaling.target or 0.0, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
 
