@@ -21,12 +21,12 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.engine.host_rollout import Recorder, trajectory_of
 from stellaris_jax.engine.mesh import compile_for_backend
-from stellaris_jax.engine.program import PLAN_SPECS, REPLICATED, CompileKey, Engine
-from stellaris_jax.engine.round_steps import RoundSteps, Sums, loop
+from stellaris_jax.engine.program import PLAN_SPECS, REPLICATED, CompileKey, Engine, of_one_seed
+from stellaris_jax.engine.round_steps import RoundSteps, SoFar, loop
 from stellaris_jax.engine.shards import HostData, Segments
 from stellaris_jax.engine.state import EngineInputs, EngineState
 from stellaris_jax.engine.versions import lookup
-from stellaris_jax.engine.wave import RoundMetrics, WaveCarry, of_one_seed
+from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline.plan import Plan
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class Programs(NamedTuple):
 
     Attributes:
       fetch: (state, slots `[S, K]`) -> (policies `[S, K, P]`, their observation statistics).
-      store: (state, hyper-parameters, wave, data) -> state with a wave's data.
-      finish: (state, sums over the round, hyper-parameters) -> (state after the round, metrics `[1, S]`).
+      store: (state so far, hyper-parameters, wave, data) -> state so far, with a wave's data.
+      finish: (state, state so far without it, hyper-parameters) -> (state after the round, metrics `[1, S]`).
     """
 
     fetch: dict[bool, Callable[..., Any]]
@@ -158,10 +158,10 @@ class HostEngine(Engine):
             if key in self.compiled:
                 return 0.0
             begin = time.perf_counter()
-            sums, plan = jax.eval_shape(Sums.zeros, inputs.state), learned_part(inputs.plan)
+            so_far, plan = jax.eval_shape(SoFar.start, inputs.state), learned_part(inputs.plan)
             if self.programs is None:
-                self.programs = self._programs(inputs.state, sums, inputs.hyper)
-            self.compiled[key] = self._compiled((0, 1), self._learn, inputs.state, sums, inputs.hyper, plan, BOUNDS)
+                self.programs = self._programs(so_far, inputs.hyper)
+            self.compiled[key] = self._compiled((0,), self._learn, so_far, inputs.hyper, plan, BOUNDS)
             seconds = time.perf_counter() - begin
             self.compile_seconds += seconds
             return seconds
@@ -181,17 +181,18 @@ class HostEngine(Engine):
 
     # Programs ------------------------------------------------------------------------------------------------------
 
-    def _programs(self, state: EngineState, sums: Sums, hyper: Hyper) -> Programs:
+    def _programs(self, so_far: SoFar, hyper: Hyper) -> Programs:
         """Compiled programs for any plan."""
         collection, seeds = self.spec.collection, self.shape.seeds
         assert collection is not None, "actors are not independent"
         table = np.zeros((seeds, collection.shards), np.int32)
         fetch, store = {}, {}
         for whole, slots, length in ((True, table[:, :1], self.spec.steps), (False, table, self.spec.segment_steps)):
-            fetch[whole] = self._compiled((), self._fetch, state, slots)
+            fetch[whole] = self._compiled((), self._fetch, so_far.state, slots)
             wave, data = Segments(table, slots, table, table, table), self.example(length)
-            store[whole] = self._compiled((0,), partial(self._store, whole), state, hyper, wave, data)
-        return Programs(fetch, store, self._compiled((0,), self._finish, state, sums, hyper))
+            store[whole] = self._compiled((0,), partial(self._store, whole), so_far, hyper, wave, data)
+        state, rest = so_far.state, so_far._replace(state=None)  # type: ignore[arg-type]
+        return Programs(fetch, store, self._compiled((0,), self._finish, state, rest, hyper))
 
     def example(self, length: int) -> HostData:
         """Shapes and dtypes of a wave of so many steps, `[S, A, ...]`."""
@@ -238,30 +239,28 @@ class HostEngine(Engine):
 
         return jax.vmap(fetch)(state, slots)
 
-    def _store(self, whole: bool, state: EngineState, hyper: Hyper, wave: Segments, data: HostData) -> EngineState:
-        state, hyper, wave, data = self._squeezed((state, hyper, wave, data))
+    def _store(self, whole: bool, so_far: SoFar, hyper: Hyper, wave: Segments, data: HostData) -> SoFar:
+        so_far, hyper, wave, data = self._squeezed((so_far, hyper, wave, data))
         assert self.shards is not None, "actors are not independent"
         if whole:
-            chosen = (wave.slot[..., 0], wave.row, data)
-            state = self.over_seeds(self.shards.host_whole_wave)(hyper, state, *chosen)
+            slot = wave.slot[..., 0]
+            state = self.over_seeds(self.shards.host_whole_wave)(hyper, so_far.state, slot, wave.row, data)
         else:
-            state = self.over_seeds(self.shards.host_wave)(hyper, state, wave, data)
-        return self._expanded(state)
+            state = self.over_seeds(self.shards.host_wave)(hyper, so_far.state, wave, data)
+        return self._expanded(so_far._replace(state=state))
 
-    def _learn(
-        self, state: EngineState, sums: Sums, hyper: Hyper, plan: Plan, bounds: jax.Array
-    ) -> tuple[EngineState, Sums]:
-        state, sums, hyper = self._squeezed((state, sums, hyper))
+    def _learn(self, so_far: SoFar, hyper: Hyper, plan: Plan, bounds: jax.Array) -> SoFar:
+        so_far, hyper = self._squeezed((so_far, hyper))
         plan = of_one_seed(plan) if self.shape.seeds == 1 else plan
         assert self.shards is not None, "actors are not independent"
         steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, partial(self.planned_wave, plan))
-        return self._expanded(loop(bounds, partial(steps.learn, jnp.int32(0)), (state, sums)))
+        return self._expanded(loop(bounds, partial(steps.learn, jnp.int32(0)), so_far))
 
-    def _finish(self, state: EngineState, sums: Sums, hyper: Hyper) -> tuple[EngineState, RoundMetrics]:
-        state, sums, hyper = self._squeezed((state, sums, hyper))
-        wave_state = WaveCarry.resumed(state, sums.gradients, sums.updates)
-        state, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, sums.kept)
-        state, metrics = self._expanded((state, metrics._replace(dropped_episodes=sums.dropped)))
+    def _finish(self, state: EngineState, rest: SoFar, hyper: Hyper) -> tuple[EngineState, RoundMetrics]:
+        state, rest, hyper = self._squeezed((state, rest, hyper))
+        so_far = rest._replace(state=state)
+        state, metrics = self.over_seeds(self.finish)(hyper, state, so_far.waves, so_far.episodes)
+        state, metrics = self._expanded((state, metrics._replace(dropped_episodes=so_far.dropped)))
         return state, jax.tree.map(lambda x: x[None], metrics)
 
 
@@ -294,22 +293,24 @@ class HostRound:
         self.rollers: list[Roller] = inputs.fragment  # type: ignore[assignment]
         self.learn = engine.compiled[engine.key(inputs.plan, inputs.width)]
         self.hyper = engine.replicated(inputs.hyper)
-        self.state: EngineState = inputs.state
+        start = SoFar.start(inputs.state)
         # Each sum has an array of its own, because programs take them over.
-        self.sums: Sums = engine.replicated(jax.tree.map(jnp.copy, Sums.zeros(inputs.state)))
+        sums: SoFar = jax.tree.map(jnp.copy, start._replace(state=None))  # type: ignore[arg-type]
+        self.so_far: SoFar = engine.replicated(sums._replace(state=start.state))
 
     def executed(self) -> tuple[EngineState, RoundMetrics]:
         """State after the round and metrics `[1, S]`."""
-        learned, version = self.engine.put(learned_part(self.plan)), np.asarray(self.state.version)
+        learned, version = self.engine.put(learned_part(self.plan)), np.asarray(self.so_far.state.version)
         ahead: list[Policies] = []
         for first, end in self._parts():
             self._collect(first, ahead)
             updates = self._updates(first, end)
             ahead = self._fetched_ahead(end, version, updates)
             bounds = self.engine.replicated(np.array([first, end], np.int32))
-            self.state, self.sums = self.learn(self.state, self.sums, self.hyper, learned, bounds)
+            self.so_far = self.learn(self.so_far, self.hyper, learned, bounds)
             version = version + updates
-        done: tuple[EngineState, RoundMetrics] = self.programs.finish(self.state, self.sums, self.hyper)
+        rest = self.so_far._replace(state=None)  # type: ignore[arg-type]
+        done: tuple[EngineState, RoundMetrics] = self.programs.finish(self.so_far.state, rest, self.hyper)
         return done
 
     def _parts(self) -> Iterator[tuple[int, int]]:
@@ -339,7 +340,7 @@ class HostRound:
         return list(map(self._fetched, waves))
 
     def _fetched(self, wave: PlannedWave) -> Policies:
-        return Policies(*self.programs.fetch[wave.whole](self.state, self.engine.replicated(wave.slot)))
+        return Policies(*self.programs.fetch[wave.whole](self.so_far.state, self.engine.replicated(wave.slot)))
 
     def _collect(self, step: int, ahead: list[Policies]) -> None:
         """Roll and store a step's waves, with policies that were fetched `ahead` or are fetched now."""
@@ -349,7 +350,7 @@ class HostRound:
                 roller.submit(wave.of_seed(seed, *policies))
             rolled = [roller.result() for roller in self.rollers]
             data: HostData = jax.tree.map(lambda *x: np.stack(x), *rolled)
-            shards = np.broadcast_to(np.arange(wave.row.shape[1], dtype=np.int32), wave.row.shape)
+            shards = np.broadcast_to(np.arange(wave.row.shape[-1], dtype=np.int32), wave.row.shape)
             segments = Segments(shards, wave.slot, wave.number, wave.segment, wave.row)
             inputs = self.engine.replicated((segments, data))
-            self.state = self.programs.store[wave.whole](self.state, self.hyper, *inputs)
+            self.so_far = self.programs.store[wave.whole](self.so_far, self.hyper, *inputs)

@@ -38,7 +38,7 @@ from stellaris_jax.engine.round_steps import RoundSteps, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
-from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry, of_one_seed
+from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -163,13 +163,12 @@ class Engine:
         trajectory, carried = with_totals(fragment.trajectory, state.actor.totals, hyper.gamma)
         if present is not None:
             carried = jnp.where(rows(present, carried), carried, state.actor.totals)
-        actor = state.actor._replace(totals=carried)
-        return state._replace(actor=actor), fragment._replace(trajectory=trajectory)
+        state = state._replace(actor=state.actor._replace(totals=carried))
+        return state, fragment._replace(trajectory=trajectory)
 
     def wave(self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave) -> WaveCarry:
         """Compute the wave's gradients on their versions, and aggregate them; publish if a group is complete."""
-        wave_state = wave_state.published()
-        cache = inputs.cache(wave_state)
+        cache = inputs.cache(wave_state := wave_state.published())
         invoke = partial(learner.gradient, self.network, self.spec, inputs.hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(invoke)(wave.invocations)
@@ -298,15 +297,13 @@ class Engine:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
-                waves = partial(wave_body, inputs)
-                wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
+                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
-                state, sums = steps.run(state, r)
-                wave_state = WaveCarry.resumed(state, sums.gradients, sums.updates)
-                episodes, dropped = sums.kept, sums.dropped
+                done = steps.run(state, r)
+                state, wave_state, episodes, dropped = done.state, done.waves, done.episodes, done.dropped
             after, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
-            state = after if self.shards is None else steps.paused(state, after, sums)
+            state = after if self.shards is None else steps.paused(done, after)
             metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
@@ -388,6 +385,14 @@ class Engine:
         return put(tree, self.layout.replicated)
 
 
+def of_one_seed(plan: Plan) -> Plan:
+    """Plan of one seed without the axis of seeds."""
+    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
+    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
+
+
+SHARED = ("bounds", "learning_rate", "steps", "ends")
+"""Fields of a plan that are the same for all seeds."""
 REPLICATED = PartitionSpec()
 PLACED = PartitionSpec(None, None, AXIS)
 """Partition of arrays with an axis of places, which is sharded over devices."""

@@ -19,11 +19,12 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.base.machine import cores
+from stellaris_jax.engine import store
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.state import EngineInputs, EngineState, policies
-from stellaris_jax.engine.store import cut, every_version_acts_with
+from stellaris_jax.engine.store import every_version_acts_with
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan
 
@@ -138,7 +139,7 @@ class SeedStates:
             state = state._replace(actor=state.actor._replace(totals=totals))
             for seed, places in enumerate(broken):
                 for place in places:
-                    state = state._replace(store=cut(state.store, (seed, *place)))
+                    state = state._replace(store=store.cut(state.store, (seed, *place)))
             return state
 
         rows = self.blocks(list(broken)) if broken else [()] * len(self.states)
@@ -190,11 +191,6 @@ class SeedStates:
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
 
-    def _step_back(self) -> None:
-        """Restore the states before a chunk that failed, if they were kept."""
-        if self._before is not None:
-            self._states, self._running, self._before = self._before, False, None
-
     def advance(self, function: Callable[[int, EngineState], tuple[EngineState, T]]) -> list[T]:
         """Replace each block's state by calls of `function(place, state) -> (state, result)`; returns the results."""
         states, self._states, self._running = self.states, None, True
@@ -202,6 +198,11 @@ class SeedStates:
         done = list(over(function, range(len(states)), states))
         self._states, self._running = [state for state, _ in done], False
         return [result for _, result in done]
+
+    def _step_back(self) -> None:
+        """Restore the states before a chunk that failed, if they were kept."""
+        if self._before is not None:
+            self._states, self._running, self._before = self._before, False, None
 
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
         """Call a function for each block with its state and its element of each of `rows`; returns the results."""

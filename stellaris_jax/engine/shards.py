@@ -66,8 +66,8 @@ class Shards(NamedTuple):
         """Segments `[A, t, n, ...]`, gathered from all devices."""
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
-        follows = self.spec.collection is not None and self.spec.collection.follows
-        if follows and data.raw_obs is not None:  # statistics leave out NaN
+        shape = self.spec.collection
+        if shape is not None and shape.follows and data.raw_obs is not None:  # statistics leave out NaN
             data = data._replace(raw_obs=jnp.where(as_steps(data.valid, data.raw_obs), data.raw_obs, jnp.nan))
         if self.axis is not None:
             data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
@@ -177,19 +177,21 @@ class Shards(NamedTuple):
             return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
 
         axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
-        before = self._of_wave(state, wave)
+        before = self._of_wave(state.actor, wave)
         if before.alive is not None:
             before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
         inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
         actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
         return self._written(state, wave, before.carry, actor, data, episodes)
 
-    def _of_wave(self, state: EngineState, wave: Segments) -> ActorState:
-        """States of the shards at a wave's places."""
+    def _of_wave(self, actor: ActorState, wave: Segments) -> ActorState:
+        """States of the shards that roll in a wave."""
         shape = self.spec.collection
         assert shape is not None, "actors are not independent"
-        actor: ActorState = state.actor
-        return actor if shape.width == shape.shards else jax.tree.map(lambda x: x[wave.shard], actor)
+        if shape.width == shape.shards:
+            return actor
+        chosen: ActorState = jax.tree.map(lambda x: x[wave.shard], actor)
+        return chosen
 
     def host_wave(self, hyper: Hyper, state: EngineState, wave: Segments, data: HostData) -> EngineState:
         """Store a wave of segments that the host has rolled."""
@@ -210,7 +212,7 @@ class Shards(NamedTuple):
 
     @property
     def _seen_axes(self) -> Normalizers | None:
-        """Axes of `_normalizers` for slots `[W]`."""
+        """Axes of `_normalizers` for slots `[A]`."""
         return Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
 
     def _written(
@@ -222,7 +224,7 @@ class Shards(NamedTuple):
         data: Collected,
         episodes: EpisodeStatistics,
     ) -> EngineState:
-        """Write a wave's segments `[W, t, n, ...]` into the store; shards that roll nothing keep their state.
+        """Write a wave's segments `[A, t, n, ...]` into the store; shards that roll nothing keep their state.
 
         Args:
           state: training state before.
@@ -235,9 +237,10 @@ class Shards(NamedTuple):
         shape, kept = self.spec.collection, _store(state)
         assert shape is not None, "actors are not independent"
         version = state.version - versions.behind(state.ring, state.version, wave.slot)
-        rolls, before = wave.row < shape.rows, self._of_wave(state, wave)
+        rolls = wave.row < shape.rows
+        before = self._of_wave(state.actor, wave)
         actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, before)
-        if shape.width < shape.shards:
+        if shape.width != shape.shards:
             actor = jax.tree.map(lambda all_, new: all_.at[wave.shard].set(new), state.actor, actor)
         fragment = Fragment(None, None, None, version, carry)  # type: ignore[arg-type]
         rolled, first = self._rolled(fragment, episodes, data), wave.segment * self.spec.segment_steps
@@ -255,7 +258,7 @@ class Shards(NamedTuple):
         self, hyper: Hyper, state: EngineState, rows: jax.Array, buffer: jax.Array, order: jax.Array
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
-        data, carry, version, episodes = store.batch(_store(state), rows, dead=self.spec.host_fragments)
+        data, carry, version, episodes = store.batch(_store(state), rows)
         sequences = self.spec.algorithm.sequences
         samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, sequences)
         samples = samples._replace(version=version)

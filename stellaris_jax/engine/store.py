@@ -146,13 +146,8 @@ def write(store: Store, rolled: Rolled, rows: jax.Array, first: jax.Array, segme
     return written
 
 
-def batch(store: Store, rows: jax.Array, dead: bool = False) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
+def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
     """Data of a batch from the rows `[A]` of its fragments.
-
-    Args:
-      store: the store.
-      rows: the rows.
-      dead: whether invalid steps are dead transitions of host environments.
 
     Returns:
       (data `[T, N, ...]`, memory's states at the first observations `[N, ...]`, version that acted in each sample
@@ -165,8 +160,8 @@ def batch(store: Store, rows: jax.Array, dead: bool = False) -> tuple[Collected,
 
     data: Collected = jax.tree.map(columns, store.data)
     if store.carry is not None:
-        # A dead transition follows the end of an episode, and the observation after it is the first of the next one.
-        ended = ~data.valid if dead and data.valid is not None else data.terminated | data.truncated
+        # The observation after a dead transition, which follows the end of an episode, is the first of an episode.
+        ended = data.terminated | data.truncated if data.valid is None else ~data.valid
         data = data._replace(first=jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]]))
     steps, envs = data.reward.shape
     version = jnp.repeat(store.version[rows], steps // store.version.shape[1], axis=1)  # [A, T]
@@ -190,6 +185,13 @@ def publish_statistics(store: Store, statistics: RunningStatistics, newest: jax.
     return store._replace(statistics=jax.tree.map(put, ring, statistics))
 
 
+def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Store:
+    """Store in which all versions act with the same statistics of observations, those that a run starts from."""
+    if store.statistics is None:
+        return store
+    return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))
+
+
 def cut(store: Store | None, place: tuple[int, int, int]) -> Store:
     """Store of several seeds in which a step (seed, row, step) ends an episode, and is invalid."""
     assert store is not None, "actors are not independent"
@@ -197,10 +199,3 @@ def cut(store: Store | None, place: tuple[int, int, int]) -> Store:
     assert data.valid is not None, "the program steps the environments"
     truncated, valid = data.truncated.at[place].set(True), data.valid.at[place].set(False)
     return store._replace(data=data._replace(truncated=truncated, valid=valid))
-
-
-def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Store:
-    """Store in which all versions act with the same statistics of observations, those that a run starts from."""
-    if store.statistics is None:
-        return store
-    return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))

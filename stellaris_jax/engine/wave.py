@@ -15,7 +15,7 @@ from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.timeline.plan import Invocation, Plan
+from stellaris_jax.timeline.plan import Invocation
 
 
 class GradientSums(NamedTuple):
@@ -165,13 +165,3 @@ class RoundMetrics(NamedTuple):
         loss, none = LossMetrics(*[zeros] * len(LossMetrics._fields)), EpisodeStatistics(zeros, zeros, zeros)
         rest = dict.fromkeys(cls._fields[1:-2], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
         return cls(loss=loss, episodes=none, dropped_episodes=none if drops else None, **rest)
-
-
-def of_one_seed(plan: Plan) -> Plan:
-    """Plan of one seed without the axis of seeds."""
-    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
-    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
-
-
-SHARED = ("bounds", "learning_rate", "steps", "ends")
-"""Fields of a plan that are the same for all seeds."""
