@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -14,12 +15,15 @@ from host_env import Clockwork, ClockworkPool
 from training import COMMON, HOST_ENVS, T, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import host_program
 from stellaris_jax.envs.registry import register
 from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.host_shards import SeedShards
 from stellaris_jax.sources.shards import ShardSource
+from stellaris_jax.timeline.collection import CollectionSizes, empty_collection
+from stellaris_jax.timeline.plan import empty_plan
 from stellaris_jax.timeline.records import Segment
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -380,3 +384,31 @@ def test_an_environment_that_blocks_ends_the_run() -> None:
     assert np.asarray(trainer.state.round).tolist() == [trainer.round]
     trainer.close()
     Asleep.awake.set()
+
+
+# Programs and refusals ------------------------------------------------------------------------------------------------
+
+
+def test_the_learning_program_does_not_depend_on_the_number_of_waves() -> None:
+    """So a round of many waves needs no program of its own, and its key tells all that the program depends on."""
+    trainer = Trainer(clockwork(*SEGMENTS))
+    shape, plans = trainer.spec.shape, []
+    for waves in (4, 64):
+        collection, steps = empty_collection(shape, CollectionSizes(whole=waves, waves=waves, batches=2, steps=4))
+        plan = empty_plan(shape)._replace(collection=collection, steps=steps)
+        plans.append(jax.tree.map(np.shape, host_program.learned_part(plan)))
+        assert trainer.engine.key(plan, None) == (shape.capacity, 2, 4)
+    assert plans[0] == plans[1]
+    trainer.close()
+
+
+def test_durations_that_follow_episodes_need_environments_in_jax() -> None:
+    sentence = "delays.by=episodes is not possible with env=test/clockwork, a host environment; delays.by=steps is."
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        Trainer(clockwork(*CLOCKWORK, "delays.by=episodes"))
+
+
+def test_live_runs_have_no_shards_of_host_environments() -> None:
+    sentence = "system.actors=independent is not possible with executor=live and env=test/clockwork, a host environment"
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        Trainer(clockwork("system=async", "system.actors=independent", "executor=live", "live.pool=threads"))

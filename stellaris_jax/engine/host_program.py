@@ -268,7 +268,7 @@ def learned_part(plan: Plan) -> Plan:
     """Plan without what only the host and `Programs` read."""
     collection = plan.collection
     assert collection is not None, "actors are not independent"
-    fields = ("whole_slot", "whole_number", "whole_rows", "slot", "number", "segment", "row")
+    fields = ("whole_slot", "whole_number", "whole_rows", "shard", "slot", "number", "segment", "row")
     return plan._replace(collection=collection._replace(**dict.fromkeys(fields)))
 
 

@@ -76,10 +76,10 @@ def _check_hosted(config: Config) -> None:
         raise ConfigError(
             f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
         )
-    if config.executor == "live" and config.actor_shards:
+    if config.system.actors == "independent" and config.executor != "simulated":
         raise ConfigError(
-            f"system.actors=independent is not possible with executor=live and env={config.env.name}, a host "
-            "environment; barrier and pipelined are."
+            f"system.actors=independent is not possible with executor={config.executor} and env={config.env.name}, a "
+            "host environment; barrier and pipelined are."
         )
     if config.delays.by == "episodes":
         raise ConfigError(

@@ -110,7 +110,7 @@ def _checked(config: Config) -> Config:
 
 def _prefetches(config: Config) -> bool:
     """Whether actors of host environments roll out the next fragment before the policy has learned from this one."""
-    if not config.env.overlap:
+    if not config.env.overlap or config.system.actors == "independent":
         return False
     if config.env.name in register.environment:
         return isinstance(from_config(settled(config.env)), HostEnv)
