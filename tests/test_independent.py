@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from settings import complaint
 from training import again, assert_identical, leaves, steps, tiny
 
 from stellaris_jax import Population, Trainer, load_config, load_policy
@@ -196,6 +197,15 @@ def test_devices_change_nothing_but_rounding(name: str, devices: int) -> None:
     one.run(3)
     several.run(3)
     assert_close(several, one)
+
+
+def test_the_number_of_shards_does_not_depend_on_devices() -> None:
+    """A run may continue on another number of devices, with the same shards."""
+    settings = ("system.actors=independent", "env.num_envs=16")
+    assert load_config(settings).actor_shards == load_config([*settings, "engine.devices=2"]).actor_shards == 8
+    message = complaint(*settings, "engine.devices=4")
+    assert "system.actor_shards=8 times engine.devices=4 must divide env.num_envs=16" in message
+    assert "give one that divides 4" in message
 
 
 @pytest.mark.parametrize("way", ["apart", "together"])
