@@ -166,16 +166,21 @@ def test_a_start_from_a_policy_has_its_statistics(tmp_path: Path) -> None:
 # Seeds and devices ----------------------------------------------------------------------------------------------------
 
 
-def published(trainer: Trainer) -> Any:
-    """State with the newest policy in the version ring; the engine writes it there when it next reads from it."""
+def known(trainer: Trainer) -> Any:
+    """State with the newest policy in the version ring, and without the store's last row, whose data nobody needs.
+
+    The engine writes the newest policy into the ring when it next reads from it.
+    """
     state = trainer.state
+    kept = jax.tree.map(lambda x: x[:, :-1], state.store._replace(statistics=None))
+    state = state._replace(store=kept._replace(statistics=state.store.statistics))
     slots = np.asarray(state.version) % state.ring.shape[1]
     return state._replace(ring=state.ring.at[np.arange(len(slots)), slots].set(state.params))
 
 
 def assert_close(one: Trainer, other: Trainer) -> None:
     """States are equal up to rounding, timelines to the bit."""
-    for (path, a), b in zip(jax.tree.leaves_with_path(published(one)), jax.tree.leaves(published(other)), strict=True):
+    for (path, a), b in zip(jax.tree.leaves_with_path(known(one)), jax.tree.leaves(known(other)), strict=True):
         if jax.numpy.issubdtype(a.dtype, jax.numpy.floating):
             np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
     assert json.dumps([state["usage"] for state in one.schedule.states]) == json.dumps(
