@@ -188,6 +188,49 @@ def test_one_round_can_be_seen(tmp_path: Path) -> None:
     assert left < 1 < right and all(tick == int(tick) for tick in axes.get_xticks() if left <= tick <= right)
 
 
+INDEPENDENT = [
+    "system=areal", "delays=pareto", "system.actor_shards=4", "system.sync_steps=32", "system.data_admission=bounded",
+    "delays.actor_failure=0.2", "num_seeds=3",
+]  # fmt: skip
+
+
+def independent_run(path: Path, *settings: str) -> Path:
+    """A run of independent actors with everything that a page shows."""
+    place = whole_run(path, rounds=8)
+    (place / "config.yaml").write_text(to_yaml(complete(compose_config([*INDEPENDENT, *settings]))))
+    return place
+
+
+def test_timelines_of_independent_actors(tmp_path: Path) -> None:
+    """Every segment of a used fragment is there with its version; batches, dropped and dead fragments, the queue."""
+    from stellaris_jax.timeline.plan import MinibatchLayout
+
+    place = independent_run(tmp_path / "run")
+    config = from_yaml(place / "config.yaml")
+    lived = [entry.round for entry in rounds_of(place, config, MinibatchLayout.of(config))]
+    page = tmp_path / "page.html"
+    write_page([place], page, rounds=[range(1, 9)])
+    titles = re.findall(r"<title>([^<]*)</title>", page.read_text())
+    used = [f for one in lived for batch in one.batches for f in batch.fragments]
+    for fragment in used:
+        own = [title for title in titles if f"; fragment {fragment.number} of shard {fragment.shard}, with" in title]
+        versions = [int(title.split("version ")[1].split(";")[0]) for title in own]
+        assert versions == fragment.versions
+    gone = [one for title in titles for one in (", dropped,", ", died,") if one in title]
+    assert gone.count(", dropped,") == lived[-1].usage.fragments_dropped > 0
+    assert gone.count(", died,") == lived[-1].usage.actor_failures > 0
+    batches = [title for title in titles if re.match(r"batch \d+, formed", title)]
+    assert len(batches) == sum(len(one.batches) for one in lived)
+    words = Reader(page).words
+    assert "shard 3" in words and "data queue" in words and "fragments that wait for a batch, at most" in words
+
+
+def test_a_timeline_that_only_training_knows_is_not_shown(tmp_path: Path) -> None:
+    place = independent_run(tmp_path / "run", "delays.by=episodes", "delays.actor_failure=0")
+    page = Reader(write(place))
+    assert "There is no timeline:" in page.words and "durations follow its episodes" in page.words
+
+
 def test_a_plugin_is_not_run(tmp_path: Path) -> None:
     place = whole_run(tmp_path / "run", rounds=8)
     (tmp_path / "mine.py").write_text("raise SystemExit('it was run')")

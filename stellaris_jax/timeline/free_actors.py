@@ -182,7 +182,10 @@ class FreeActors:
         self.idle_since[shard] = tick
         if isinstance(event, ActorDied):
             self.usage.actor_failed += len(actors) * (tick - self.begun[shard])
-            self._begin(shard, tick, record, queue.on_death(shard).attempts + 1)
+            dead = queue.on_death(shard)
+            dead.end = tick / SECOND
+            record.dead_attempts.append(dead)
+            self._begin(shard, tick, record, dead.attempts + 1)
             return
         fragment = queue.rolling[shard]
         first = fragment.number * self.layout.actors + actors.start
@@ -194,9 +197,9 @@ class FreeActors:
         self.usage.actor_invocations += len(actors)
         queue.on_fragment(shard, tick / SECOND, busy / SECOND)
 
-    def evict(self, record: Round) -> bool:
+    def evict(self, tick: int, record: Round) -> bool:
         """Drop what data admission evicts; returns whether there was anything."""
-        evicted = self.queue.evict()
+        evicted = self.queue.evict(tick / SECOND)
         record.dropped_fragments += evicted
         record.sequence += evicted
         self.usage.actor_dropped += sum(round(fragment.seconds * SECOND) for fragment in evicted)
