@@ -77,7 +77,13 @@ class ActorFunctions(Functions):
         self.roll: Callable[..., Any] = jax.jit(self._roll)
 
     def _roll(
-        self, params: Tree, statistics: Statistics, actor: ActorState, key: jax.Array, shard: jax.Array, first: jax.Array
+        self,
+        params: Tree,
+        statistics: Statistics,
+        actor: ActorState,
+        key: jax.Array,
+        shard: jax.Array,
+        first: jax.Array,
     ) -> tuple[ActorState, Part]:
         """Roll a segment of a shard's fragment, whose first step is `first`."""
         env, algorithm, shards = self.config.env, self.config.algorithm, self.config.actor_shards
@@ -145,9 +151,7 @@ class ActorTraining(Training):
     def __init__(self, functions: ActorFunctions, start: Any, orders: Sequence[np.ndarray], schedule: Sequence[float]):
         super().__init__(functions, start, orders, schedule)
         self.made = functions
-        self.shards = [
-            jax.tree.map(lambda x, a=a: x[a], start.actor) for a in range(functions.config.actor_shards)
-        ]
+        self.shards = [jax.tree.map(lambda x, a=a: x[a], start.actor) for a in range(functions.config.actor_shards)]
         self.attempts: dict[int, Rolled] = {}
         self.complete: dict[tuple[int, int], Rolled] = {}
         self.shape = start.actor.obs.shape[2:]
