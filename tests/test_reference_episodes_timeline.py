@@ -147,7 +147,7 @@ def plain_case() -> tuple[Settings, PlatformConfig]:
 
 
 def test_times_by_hand() -> None:
-    """One shard of one actor: 8 s for 8 steps, 0.25 s to pass a policy, all episodes end in step 3 of every fragment."""
+    """One shard of one actor: 8 s for 8 steps, 0.25 s to pass a policy, episodes of three steps."""
     system, platform = plain_case()
     system.actor_shards = 1
     case = IndependentCase(system, replace(platform, actors=1), constant_delays([8.0]))

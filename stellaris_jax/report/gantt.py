@@ -32,11 +32,13 @@ def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
 def timeline_figure(config: Config, rounds: int) -> Figure:
     """Figure with one row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
 
-    Raises ConfigError if training decides the number of actors.
+    Raises ConfigError if training decides the number of actors, or how long their rollouts take.
     """
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
+    if config.delays.by == "episodes":
+        raise ConfigError("A timeline of delays.by=episodes is known only once it has been trained.")
     layout, actors = MinibatchLayout.of(config), limits.buckets[0]
     size = (actors, layout.epochs * layout.count(actors * limits.envs)) if is_scaled(config) else ()
     return pictured({"simulated seconds": [timeline.next_round(*size) for _ in range(rounds)]}, config)

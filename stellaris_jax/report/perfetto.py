@@ -120,7 +120,7 @@ def rounds_of(
       last: number of rounds, from the first one on; all by default.
 
     Raises:
-      ConfigError: there are no rounds yet, or the trace of a live run cannot be read.
+      ConfigError: there are no rounds yet, the trace of a live run cannot be read, or rollouts follow episodes.
     """
     rounds = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, layout)
     first = next(rounds, None)
@@ -135,6 +135,10 @@ def _recorded(path: Path) -> Iterator[TimelineRound]:
 
 def _simulated(run_dir: Path, config: Config, layout: MinibatchLayout) -> Iterator[TimelineRound]:
     """Rounds of a simulated run, simulated again; the numbers of actors are the recorded ones."""
+    if config.delays.by == "episodes":
+        raise ConfigError(
+            f"{run_dir} has delays.by=episodes: its timeline follows episodes, so it cannot be simulated again."
+        )
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
     stream, passing = TickStream(delay_of(config.delays.actor), config.seed, "actor"), 2 * ticks(config.platform.cache)
