@@ -12,6 +12,7 @@ from training import again, assert_identical, leaves, steps, tiny
 from uneven import Uneven
 
 from stellaris_jax import ConfigError, Population, Trainer, load_config
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.report.gantt import timeline_figure
 from stellaris_jax.report.perfetto import rounds_of
@@ -101,6 +102,13 @@ def test_devices_change_nothing_but_rounding(name: str) -> None:
     one.run()
     several.run()
     assert_close(several, one)
+
+
+def test_seeds_are_apart_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There `engine.members=auto` executes other seeds together."""
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert ProgramSpec.of(tiny(*UNEVEN, "num_seeds=3")).seeds == 1
+    assert ProgramSpec.of(tiny(*UNEVEN, "num_seeds=3", "delays.by=steps")).seeds == 3
 
 
 def test_seeds_that_reach_the_target_stop() -> None:

@@ -19,6 +19,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from reference_actor_training import ActorTraining, statistics_of
 from reference_actors import ActorSystem
+from reference_events import Delivery
 from reference_systems import IndependentCase, data_admissions, independent
 from test_reference_actors_engine import ENGINE, ENVS, SCHEDULE, SIZES, STEPS, Bench
 from test_reference_actors_timeline import check_round
@@ -59,7 +60,7 @@ class StretchedBench(Bench):
         spec: Any = self.engine.spec
         inputs = ExecutorInputs(self.config, spec, [seed], self.engine, states, *[None] * 4)  # type: ignore[arg-type]
         executor = StretchedExecutor(inputs, Schedule(self.config, spec, [seed], [timeline]))
-        executor.sizes = [SIZES]
+        executor.sizes = SIZES
         done = [executor.step(ahead=False) for _ in SCHEDULE]
         metrics = jax.tree.map(lambda *x: np.concatenate(x), *(one.metrics for one in done))
         return executor, [one.chunk.rounds[0][0] for one in done], metrics
@@ -84,6 +85,13 @@ def orders_of(bench: Bench, seed: int) -> list[np.ndarray]:
 
 
 bench = cache(lambda name: StretchedBench(**BENCHES[name]))
+
+
+def data_lag(training: ActorTraining, delivery: Delivery) -> float:
+    """Versions from the policies that acted to the one that learns, the mean over a minibatch's valid samples."""
+    rows, samples = training.orders[delivery.fragment][delivery.minibatch], training.fragments[delivery.fragment]
+    acted = samples.version[rows][samples.valid[rows]]
+    return float(delivery.version - acted.mean()) if len(acted) else 0.0
 
 
 def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) -> ActorSystem:
@@ -115,6 +123,14 @@ def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) 
             assert found.ended[r, 0] == len(ended)
             assert found.total_length[r, 0] == sum(length for _, length in ended)
             assert found.total_return[r, 0] == pytest.approx(sum(total for total, _ in ended), rel=1e-4, abs=1e-4)
+    for r in range(len(SCHEDULE)):
+        lags = [
+            data_lag(training, delivery)
+            for one in literal.log.aggregations
+            if one.round == r
+            for delivery in one.deliveries
+        ]
+        assert metrics.data_lag[r, 0] == pytest.approx(np.mean(lags) if lags else 0.0, rel=1e-4, abs=1e-4)
     for statistics, samples, shape in (
         (state.normalizers.obs, training.seen * bool(bench.config.env.normalize_observation), training.shape),
         (state.normalizers.reward, training.returns, ()),
