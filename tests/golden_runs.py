@@ -84,6 +84,12 @@ TABLE = {
     **_each("network.memory", "gru lstm", "network.memory_size=4", "evaluation.episodes=2"),
     **_each("network", "minatar_cnn", "env=gymnax/breakout_minatar"),
     **_each("network.init", "normc", "env=gymnax/pendulum", "network.shared=true", "network.log_std=state"),
+    **_each(
+        "system.data_admission",
+        "bounded capacity evict_stalest fifo fixed in_order newest ready_first window",
+        *(*FAST, "system.actors=independent", "system.sync_steps=4", "delays=pareto", "delays.actor_failure=0.1"),
+    ),
+    **_each("system.publish_every", "2", *FAST, "system.actors=independent", "env.normalize_observation=true"),
     **_each("engine.members", "together"),
     **_each("engine.lanes", "2", "system=softsync"),
     **_each("engine.devices", "4", "system=softsync", "system.actors=pipelined"),

@@ -39,6 +39,7 @@ JOB = [
 ]  # fmt: skip
 ENVIRONMENTS = {
     "jax": ["env=gymnax/cartpole", "system.actors=pipelined"],
+    "episodes": ["env=gymnax/cartpole", "system.actors=independent", "delays.by=episodes", "system.sync_steps=4"],
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
 }

@@ -1,4 +1,4 @@
-"""The compiled engine has the policies of the literal system with independent actors, `reference_actor_training.py`."""
+"""The compiled engine has the policies of the literal system of `reference_actor_training.py`: independent actors."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ BENCHES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 OPTIONS: dict[str, dict[str, float]] = {
-    "ppo": {"value_clip": 0.0},  # values on a clip's edge are decided by rounding
+    # Rounding decides on which side of a clip's edge a sample is, so that there must be few of them.
+    "ppo": {"value_clip": 0.0, "clip": 0.5},
     "impala": {"c_bar": 1.05},
     "impact": {"clip": 0.2, "target_interval": 3, "c_bar": 1.05, "impact_ratio": 1.01},
-    "a3po": {"proximal_interval": 4, "value_clip": 0.0},
+    "a3po": {"proximal_interval": 4, "value_clip": 0.0, "clip": 0.5},
 }
 """Options of every algorithm."""
 
@@ -155,7 +156,9 @@ class Bench:
         for first in range(0, len(SCHEDULE), self.shape.rounds):
             factors = SCHEDULE[first : first + self.shape.rounds]
             records = [[timeline.next_round() for timeline in timelines.values()] for _ in factors]
-            steps = [[one.steps(record) for one, record in zip(collectors, row, strict=True)] for row in records]
+            steps = [
+                [one.steps(record.sequence) for one, record in zip(collectors, row, strict=True)] for row in records
+            ]
             plan, sizes = build_collection_plan(
                 self.shape, steps, lambda s, batch: self.orders(seeds[s])[batch], factors, sizes
             )
@@ -234,7 +237,7 @@ def check_policies(bench: Bench, case: IndependentCase, seed: int = 0) -> ActorS
 
 @pytest.mark.parametrize("admission", data_admissions)
 @pytest.mark.parametrize("name", BENCHES)
-@settings(ENGINE, max_examples=5)
+@settings(ENGINE, max_examples=4)
 @given(data=st.data())
 def test_engine_equals_literal_system(name: str, admission: str, data: st.DataObject) -> None:
     check_policies(bench(name), data.draw(independent(admission=admission)), data.draw(st.integers(0, 3)))

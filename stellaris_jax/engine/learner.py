@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm, TargetNetwork
@@ -31,6 +32,18 @@ class DataLoader(NamedTuple):
     fragments: Samples
     order: jax.Array
     version: jax.Array
+
+    def samples(self, buffer: Any) -> Samples:
+        """Samples of the fragment in a buffer."""
+
+        def part(x: Any) -> Any:
+            rows = x.shape[0] // self.order.shape[0]
+            if isinstance(x, np.ndarray):
+                return x[buffer * rows : (buffer + 1) * rows]
+            return jax.lax.dynamic_slice_in_dim(x, buffer * rows, rows)
+
+        chosen: Samples = jax.tree.map(part, self.fragments)
+        return chosen
 
 
 class Cache(NamedTuple):

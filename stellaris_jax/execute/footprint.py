@@ -235,5 +235,7 @@ def _store(
 
 
 def live_actors(config: Config) -> int:
-    """Number of actors of a live run without scaling."""
+    """Number of actors of a live run without scaling; one for each of `system.actor_shards` if they are given."""
+    if config.actor_shards and config.system.actor_shards:
+        return config.actor_shards
     return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)
