@@ -120,7 +120,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     assert figures(run_dir) == expected_figures
 
 
-@pytest.mark.parametrize("environment", ["jax", "own"])
+@pytest.mark.parametrize("environment", ["jax", "own", "episodes"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     """On JAX environments several kills of one run, of which one comes before the process has made any progress."""
     moments = [False, True, False] if environment == "jax" else [False]
