@@ -71,6 +71,7 @@ TABLE = {
     **_each("system", "areal_gradients fedbuff softsync", FAST[0], "system.learners=4"),
     **_each("system", "central impact minionsrl nitro rllib sample_factory seed_rl", FAST[0]),
     **_each("system", "areal one_step pipeline stellaris_async_actors", *FAST),
+    **_each("delays.by", "episodes", "system=areal", "system.sync_steps=4", *FAST),
     "impact, pipelined": Case((*SMALL, FAST[0], "system=impact", "system.actors=pipelined")),
     **_each("algorithm", "a3po bapo cispo decoupled impact impala importance ppo sapo tis topr", *FAST),
     **_each("algorithm.masks=[]", "icepop dppo opsm m2po", "system=async", *FAST),

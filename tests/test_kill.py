@@ -39,6 +39,7 @@ JOB = [
 ]  # fmt: skip
 ENVIRONMENTS = {
     "jax": ["env=gymnax/cartpole", "system.actors=pipelined"],
+    "episodes": ["env=gymnax/cartpole", "system.actors=independent", "delays.by=episodes", "system.sync_steps=4"],
     "independent": ["env=gymnax/cartpole", "system.actors=independent", "system.sync_steps=4", "engine.chunk_rounds=2"],
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
     "shards": [
@@ -124,7 +125,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     assert figures(run_dir) == expected_figures
 
 
-@pytest.mark.parametrize("environment", ["jax", "independent", "own", "shards"])
+@pytest.mark.parametrize("environment", ["jax", "independent", "episodes", "own", "shards"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     """On JAX environments several kills of one run, of which one comes before the process has made any progress."""
     moments = [False, True, False] if environment == "jax" else [False]

@@ -93,6 +93,7 @@ class Bench:
         versions: int = 16,
         algorithm: str = "ppo",
         memory: str = "none",
+        by: str = "steps",
     ):
         system = system_of(
             rule="async", aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02,
@@ -100,11 +101,13 @@ class Bench:
         )  # fmt: skip
         self.config = Config(
             num_seeds=seeds,
+            total_steps=len(SCHEDULE) * ENVS * STEPS,
+            delays=DelaysConfig(by=by),
             env=replace(env or EnvConfig(), num_envs=ENVS),
             network=NetworkConfig(hidden=(8,), memory=memory, memory_size=4),
             algorithm=algorithm_of(
                 algorithm, rollout_length=STEPS, epochs=2, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
-                **OPTIONS[algorithm],
+                anneal=True, **OPTIONS[algorithm],
             ),
             system=system,
             engine=EngineConfig(lanes, devices),
@@ -113,11 +116,12 @@ class Bench:
         self.orders = sequence_orders if of_config.sequences else minibatch_orders
         # One program for all systems of a bench, which have 8 learners at most.
         peers = 0 if truncation == "none" else min(7, versions - 1)
-        spec = replace(of_config, chunk_rounds=2, seeds=seeds, peers=peers)
+        spec = replace(of_config, chunk_rounds=2 if by == "steps" else 1, seeds=seeds, peers=peers)
         self.shape = spec.shape
-        vec_env = make(self.config.env.name, {})
+        vec_env = make(self.config.env.name, dict(self.config.env.kwargs))
         network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
         self.engine = Engine(self.config.env, vec_env, network, spec)
+        self.hyper = Hyper.of(self.config)
         self.functions = ActorFunctions(self.config, vec_env, network)
         self.start = cache(lambda *seeds: self.engine.init(list(seeds), Hyper.of(self.config).rows(len(seeds))))
 
@@ -140,7 +144,7 @@ class Bench:
 
     def timeline(self, case: IndependentCase, seed: int) -> Timeline:
         system = SystemConfig(**{"actors": "independent", **vars(case.settings)})
-        delays = DelaysConfig(**vars(case.delays))
+        delays = DelaysConfig(by=self.config.delays.by, **vars(case.delays))
         return Timeline.of(replace(self.config, system=system, platform=case.platform, delays=delays), seed)
 
     def execute(self, timelines: dict[int, Timeline]) -> tuple[EngineState, RoundMetrics]:

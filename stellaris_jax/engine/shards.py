@@ -66,9 +66,6 @@ class Shards(NamedTuple):
         """Segments `[A, t, n, ...]`, gathered from all devices."""
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
-        shape = self.spec.collection
-        if shape is not None and shape.follows and data.raw_obs is not None:  # statistics leave out NaN
-            data = data._replace(raw_obs=jnp.where(as_steps(data.valid, data.raw_obs), data.raw_obs, jnp.nan))
         if self.axis is not None:
             data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
             carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
@@ -303,11 +300,6 @@ def with_totals(trajectory: Trajectory, start: jax.Array, gamma: Number) -> tupl
     done, length = trajectory.terminated | trajectory.truncated, trajectory.valid.astype(jnp.float32)
     totals, carried = episode_totals(trajectory.reward, length, done, start, gamma)
     return trajectory._replace(totals=totals), carried
-
-
-def as_steps(valid: jax.Array, like: jax.Array) -> jax.Array:
-    """Flags `[A, t, n]` reshaped to broadcast against arrays `[A, t, n, ...]` such as `like`."""
-    return valid.reshape(valid.shape + (1,) * (like.ndim - valid.ndim))
 
 
 def _store(state: EngineState) -> store.Store:

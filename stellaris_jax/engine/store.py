@@ -159,6 +159,12 @@ def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, E
         return chosen.reshape(chosen.shape[0], -1, *chosen.shape[3:])
 
     data: Collected = jax.tree.map(columns, store.data)
+    valid, raw_obs = data.valid, data.raw_obs
+    if store.lengths is not None and raw_obs is not None:
+        assert valid is not None, "fragments end with their episodes"
+        # Statistics leave out NaN. A segment that never began has the observations of an older fragment in its row.
+        every = valid.reshape(valid.shape + (1,) * (raw_obs.ndim - valid.ndim))
+        data = data._replace(raw_obs=jnp.where(every, raw_obs, jnp.nan))
     if store.carry is not None:
         # The observation after a dead transition, which follows the end of an episode, is the first of an episode.
         ended = data.terminated | data.truncated if data.valid is None else ~data.valid

@@ -105,6 +105,11 @@ def _checked(config: Config) -> Config:
             f"scaling.rule={config.scaling.rule} changes the number of actors as training goes on, which no plan "
             f"foretells; plan accepts scaling.rule of {constant}."
         )
+    if config.delays.by == "episodes":
+        raise ConfigError(
+            "delays.by=episodes makes durations follow episodes that only training plays, which no plan foretells; "
+            "plan accepts delays.by=steps."
+        )
     return config.replace({"env.name": resolve(config.env.name)})
 
 
