@@ -15,7 +15,6 @@ from stellaris_jax.report.gantt import plot_timeline, timeline_figure
 from stellaris_jax.report.shards import (
     DIED,
     DROPPED,
-    FULL_LENGTHS,
     OPEN,
     USED,
     ShardBar,
@@ -107,12 +106,6 @@ def test_the_picture_has_shards_queue_and_learners() -> None:
     renderer, (left, right) = FigureCanvasAgg(figure).get_renderer(), shards.bbox.intervalx
     boxes = [text.get_window_extent(renderer) for text in shards.texts]
     assert len(boxes) > 40 and all(left <= box.x0 and box.x1 <= right for box in boxes)
-
-
-def test_lengths_that_only_training_knows_are_named() -> None:
-    figure = drawn("system=async", "system.actors=independent", "delays.by=episodes", rounds=2)
-    assert figure.legends[0].get_title().get_text() == FULL_LENGTHS
-    assert not drawn("system=async", "system.actors=independent", rounds=2).legends[0].get_title().get_text()
 
 
 @pytest.mark.parametrize("shards", [1, 16])

@@ -164,7 +164,7 @@ class FreeConductor(Conductor):
 
     def _evict(self) -> bool:
         """Drop what data admission evicts; returns whether there was anything."""
-        evicted = self.queue.evict()
+        evicted = self.queue.evict(self.now)
         for fragment in evicted:
             episodes = EpisodeStatistics(*np.asarray(self._store.episodes)[fragment.row])
             self._dropped_episodes = jax.tree.map(np.add, self._dropped_episodes, episodes)
