@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_independent import OPTION, assert_close
-from training import again, assert_identical, leaves, steps, tiny
+from training import OPTION, again, assert_close, assert_identical, leaves, steps, tiny
 from uneven import Uneven
 
 from stellaris_jax import ConfigError, Population, Trainer, load_config

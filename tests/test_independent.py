@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from settings import complaint
-from training import again, assert_identical, leaves, steps, tiny
+from training import OPTION, again, assert_close, assert_identical, leaves, steps, tiny
 
 from stellaris_jax import Population, Trainer, load_config, load_policy
 from stellaris_jax.execute.run import open_run, train
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 FREE = ("system.actors=independent", "delays=pareto", "system.sync_steps=4", "engine.chunk_rounds=3")
 """Actors of different speeds that fetch policies within fragments."""
-OPTION = "system.data_admission_options"
 FRESH = {
     "capacity": ("system.data_admission=capacity", f"{OPTION}.eta=0"),
     "ready_first": ("system.data_admission=ready_first", f"{OPTION}.eta=0"),
@@ -164,28 +162,6 @@ def test_a_start_from_a_policy_has_its_statistics(tmp_path: Path) -> None:
 
 
 # Seeds and devices ----------------------------------------------------------------------------------------------------
-
-
-def known(trainer: Trainer) -> Any:
-    """State with the newest policy in the version ring, and without the store's last row, whose data nobody needs.
-
-    The engine writes the newest policy into the ring when it next reads from it.
-    """
-    state = trainer.state
-    kept = jax.tree.map(lambda x: x[:, :-1], state.store._replace(statistics=None))
-    state = state._replace(store=kept._replace(statistics=state.store.statistics))
-    slots = np.asarray(state.version) % state.ring.shape[1]
-    return state._replace(ring=state.ring.at[np.arange(len(slots)), slots].set(state.params))
-
-
-def assert_close(one: Trainer, other: Trainer) -> None:
-    """States are equal up to rounding, timelines to the bit."""
-    for (path, a), b in zip(jax.tree.leaves_with_path(known(one)), jax.tree.leaves(known(other)), strict=True):
-        if jax.numpy.issubdtype(a.dtype, jax.numpy.floating):
-            np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
-    assert json.dumps([state["usage"] for state in one.schedule.states]) == json.dumps(
-        [state["usage"] for state in other.schedule.states]
-    )
 
 
 @pytest.mark.parametrize("name", ["fifo", "newest", "capacity"])

@@ -1,17 +1,24 @@
-"""Pictures of independent actors: fragments, versions and the data queue, as the simulation says."""
+"""Pictures of independent actors: fragments, versions, the data queue, and steps learned from beside those rolled."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import call
+from drawn import saved_figures
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from run_dirs import STEPS, make_run
 
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.report.curves import comparison_figure, run_figure
 from stellaris_jax.report.gantt import plot_timeline, timeline_figure
+from stellaris_jax.report.results import CLOCKS, seed_results
+from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.shards import (
     DIED,
     DROPPED,
@@ -112,3 +119,55 @@ def test_the_picture_has_shards_queue_and_learners() -> None:
 def test_few_and_many_shards(shards: int, tmp_path: Path) -> None:
     config = load_config(["system=async", "system.actors=independent", f"system.actor_shards={shards}"])
     assert plot_timeline(config, 2, tmp_path / "picture.png").stat().st_size > 10_000
+
+
+# Steps rolled and steps learned from ------------------------------------------------------------------------------------
+
+
+def with_learned_steps(path: Path, share: float = 0.5) -> Path:
+    """A run of independent actors that learn from a share of what they roll."""
+    make_run(path, rounds=4, evaluations=2)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["learned_steps"] = share * row["env_steps"]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def ends(figure: Figure) -> dict[str, float]:
+    """Largest x of the curves of each panel, by the name of its axis."""
+    named = {axes.get_xlabel(): axes for axes in figure.axes if axes.lines}
+    return {name: max(float(line.get_xdata()[-1]) for line in axes.lines) for name, axes in named.items()}
+
+
+def test_both_counts_of_steps_are_drawn(tmp_path: Path) -> None:
+    run = read_run(with_learned_steps(tmp_path / "run"))
+    for figure in (run_figure(run), comparison_figure({"one": [run]}, "")):
+        drawn_to = ends(figure)
+        assert drawn_to["env steps rolled"] == 2 * drawn_to["env steps learned from"] == 4 * STEPS
+        assert {"simulated seconds", "dollars"} <= drawn_to.keys()
+    assert {"learned_steps"} == {axis for axis in CLOCKS if axis.startswith("learned")}
+    (result, *_) = seed_results(run)
+    assert result.curves["learned_steps"][0].tolist() == [STEPS, 2 * STEPS]
+
+
+def test_steps_of_actors_that_wait_are_all_learned_from(tmp_path: Path) -> None:
+    waits, free = read_run(make_run(tmp_path / "waits", rounds=4, evaluations=2)), tmp_path / "free"
+    assert "env steps learned from" not in ends(run_figure(waits))
+    runs = {"waits": [waits], "free": [read_run(with_learned_steps(free))]}
+    drawn_to = ends(comparison_figure(runs, ""))
+    assert drawn_to["env steps rolled"] == drawn_to["env steps learned from"] == 4 * STEPS
+    assert ends(run_figure(waits, ["learned_steps", "cost_usd"])).keys() >= {"env steps learned from", "dollars"}
+
+
+def test_axes_can_be_chosen(tmp_path: Path) -> None:
+    place = with_learned_steps(tmp_path / "run")
+    with saved_figures() as figures:
+        done = call("plot.py", place, "--x", "learned_steps,wall_seconds")
+    assert done.returncode == 0, done.stderr
+    assert (place / "curve.png").is_file() or figures
+    for mistake, word in (("learned", "did you mean learned_steps"), ("", "must be of")):
+        done = call("plot.py", place, "--x", mistake)
+        assert done.returncode == 2 and word in done.stderr
+    done = call("plot.py", "--timeline", "1", "--x", "cost_usd")
+    assert done.returncode == 2 and "a timeline has none" in done.stderr

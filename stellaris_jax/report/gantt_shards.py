@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.curves import BLACK, BLUE, GREEN, LINE, TEXT, VERMILION, legend_below
 from stellaris_jax.report.shards import DIED, DROPPED, ShardBar, queue_length
+from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Round
 
 LIGHT, DARK = 0.12, 0.62
@@ -42,6 +43,7 @@ def shard_heights(shards: int) -> list[float]:
     return [0.3 * shards + 0.5, QUEUE]
 
 
+@drawing()
 def draw_shards(
     figure: Figure, panels: np.ndarray, bars: Sequence[Sequence[ShardBar]], rounds: Sequence[Sequence[Round]],
     config: Config,

@@ -40,7 +40,7 @@ LEGEND = (
 )
 
 
-def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
+def report(sweep_dir: Path, threshold: float | None = None, axes: Sequence[str] = ()) -> list[str]:
     """Write `table.md`, `table.csv` and `curves.png` into a sweep directory and print the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed are
@@ -53,6 +53,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     Args:
       sweep_dir: the directory.
       threshold: a return; the table then says what reaching it takes.
+      axes: axes of the curves; see `stellaris_jax.report.curves.axes_of`.
 
     Returns:
       Names of the points whose files are damaged or missing.
@@ -74,7 +75,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     former = keep_former(sweep_dir, rows)
     written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
     if curves:
-        written.append(save(comparison_figure(curves, title=sweep_dir.name), sweep_dir / "curves.png"))
+        written.append(save(comparison_figure(curves, sweep_dir.name, axes), sweep_dir / "curves.png"))
     write_atomically(written[0], _markdown(sweep_dir.name, cells, sentences, bool(curves)))
     write_atomically(written[1], _csv(rows))
     console = wide_console()
