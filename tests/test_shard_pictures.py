@@ -121,7 +121,7 @@ def test_few_and_many_shards(shards: int, tmp_path: Path) -> None:
     assert plot_timeline(config, 2, tmp_path / "picture.png").stat().st_size > 10_000
 
 
-# Steps rolled and steps learned from ------------------------------------------------------------------------------------
+# Steps rolled and steps learned from ---------------------------------------------------------------------------------
 
 
 def with_learned_steps(path: Path, share: float = 0.5) -> Path:
