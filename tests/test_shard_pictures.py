@@ -22,7 +22,6 @@ from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.shards import (
     DIED,
     DROPPED,
-    FULL_LENGTHS,
     OPEN,
     USED,
     ShardBar,
@@ -116,19 +115,13 @@ def test_the_picture_has_shards_queue_and_learners() -> None:
     assert len(boxes) > 40 and all(left <= box.x0 and box.x1 <= right for box in boxes)
 
 
-def test_lengths_that_only_training_knows_are_named() -> None:
-    figure = drawn("system=async", "system.actors=independent", "delays.by=episodes", rounds=2)
-    assert figure.legends[0].get_title().get_text() == FULL_LENGTHS
-    assert not drawn("system=async", "system.actors=independent", rounds=2).legends[0].get_title().get_text()
-
-
 @pytest.mark.parametrize("shards", [1, 16])
 def test_few_and_many_shards(shards: int, tmp_path: Path) -> None:
     config = load_config(["system=async", "system.actors=independent", f"system.actor_shards={shards}"])
     assert plot_timeline(config, 2, tmp_path / "picture.png").stat().st_size > 10_000
 
 
-# Steps rolled and steps learned from ----------------------------------------------------------------------------------
+# Steps rolled and steps learned from ---------------------------------------------------------------------------------
 
 
 def with_learned_steps(path: Path, share: float = 0.5) -> Path:

@@ -40,11 +40,13 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
 
     Independent actors have panels of their own; see `gantt_shards`.
 
-    Raises ConfigError if training decides the number of actors.
+    Raises ConfigError if training decides the number of actors, or how long their rollouts take.
     """
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
+    if config.delays.by == "episodes":
+        raise ConfigError("A timeline of delays.by=episodes is known only once it has been trained.")
     layout, actors = MinibatchLayout.of(config), limits.buckets[0]
     size = (actors, layout.epochs * layout.count(actors * limits.envs)) if is_scaled(config) else ()
     simulated = [timeline.next_round(*size) for _ in range(rounds)]

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.curves import BLACK, BLUE, GREEN, LINE, TEXT, VERMILION, legend_below
-from stellaris_jax.report.shards import DIED, DROPPED, FULL_LENGTHS, ShardBar, queue_length
+from stellaris_jax.report.shards import DIED, DROPPED, ShardBar, queue_length
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Round
 
@@ -89,7 +89,7 @@ def draw_shards(
     for outcome, (hatch, colour, name) in ENDED.items():
         if outcome in marked:
             handles.append(Patch(facecolor="white", edgecolor=colour, hatch=hatch, label=name))
-    legend_below(figure, handles, columns=4, note=FULL_LENGTHS if config.delays.by == "episodes" else "")
+    legend_below(figure, handles, columns=4)
     for (shards, *_), every, row in zip(panels, bars, rounds, strict=True):
         _write_versions(figure, shards, every, config, _end(row))
 

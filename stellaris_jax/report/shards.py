@@ -15,8 +15,6 @@ from stellaris_jax.timeline.ticks import SECOND
 
 USED, DROPPED, DIED, OPEN = "used", "dropped", "died", "open"
 """Ends of a fragment: in a batch, dropped from the data queue, with its actors. An open one has none yet."""
-FULL_LENGTHS = "Fragments have their full lengths: with delays.by=episodes they may end earlier, with their episodes."
-"""Sentence on the picture of a configuration whose durations are known only once it has been trained."""
 
 
 class ShardBar(NamedTuple):
