@@ -26,6 +26,13 @@ SURE_OF_RATES = (
     "by {resamples} bootstrap samples of the seeds. *Shown* means significant after Holm's correction for the {count} "
     "claims of this figure. Not shown is not equal."
 )
+PICTURES = {
+    "bounds": "Learning-curve area by admission",
+    "sync": "Learning-curve area by env steps between fetches",
+    "corrections": "Learning-curve area by data lag",
+    "rates": "Best learning rate by data lag",
+}
+"""Content of each figure's picture."""
 Row = Mapping[str, str]
 
 
@@ -53,7 +60,8 @@ def block(figure: str, results: Path) -> str:
     sure = SURE_OF_RATES if figure == "rates" else SURE
     parts = [sentences[0], *([" ".join(sentences[1:])] if sentences[1:] else [])]
     about = sure.format(count=len([claim for claim in claims if claim.p is not None]), resamples="2,000")
-    return "\n\n".join([*(fill(part, 118) for part in parts), "\n".join(table), fill(about, 118)])
+    picture = f"![{PICTURES[figure]}](figure_{figure}.png)"
+    return "\n\n".join([*(fill(part, 118) for part in parts), picture, "\n".join(table), fill(about, 118)])
 
 
 class Tally(NamedTuple):

@@ -15,13 +15,19 @@ class Task(NamedTuple):
       env: environment, as on the command line.
       solved: return that counts as solved.
       worst: approximate return of an untrained policy.
-      questions: questions that the task is asked.
+      bounded: whether it is asked for the bound of data staleness.
+      sync_steps: env steps from one fetch to the next; 0: once per fragment, of 128 steps.
+      corrected_lags: data lags at which all objectives are compared, in batches.
+      rate_lags: data lags at which PPO is trained with every learning rate, in batches.
     """
 
     env: str
     solved: float
     worst: float
-    questions: tuple[str, ...]
+    bounded: bool = True
+    sync_steps: tuple[int, ...] = (0, 64, 32, 16, 8)
+    corrected_lags: tuple[int, ...] = (0, 1, 2, 4, 8)
+    rate_lags: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
 
     def share(self, value: float) -> float:
         """Return as a share of the way from the worst to the solved return."""
@@ -32,10 +38,11 @@ BOUNDS, SYNC, LAGS = "bounds", "sync", "lags"
 """Questions: bound of data staleness, fetches within a fragment, and corrections and rates by data lag."""
 
 TASKS = {
-    "cartpole": Task("gymnax/cartpole", 475.0, 20.0, (BOUNDS, SYNC, LAGS)),
-    "acrobot": Task("gymnax/acrobot", -100.0, -500.0, (BOUNDS, SYNC, LAGS)),
-    "breakout": Task("gymnax/breakout_minatar", 10.0, 0.4, (SYNC, LAGS)),
+    "cartpole": Task("gymnax/cartpole", 475.0, 20.0),
+    "acrobot": Task("gymnax/acrobot", -100.0, -500.0),
+    "breakout": Task("gymnax/breakout_minatar", 10.0, 0.4, False, (0, 32, 8), (0, 2, 8), (0, 2, 8, 16)),
 }
+"""Tasks. Breakout, whose steps cost four times as much to compute, has fewer settings."""
 
 TUNING, JUDGING = range(8), range(8, 16)
 """Tuning seeds, which choose learning rates, and judging seeds, which judge the choices."""
@@ -51,8 +58,6 @@ BARRIER, WAIT, DROP = "barrier", "wait", "drop"
 ADMISSIONS = ((BARRIER, 0), (WAIT, 1), (WAIT, 2), (DROP, 0), (DROP, 1), (DROP, 2))
 """Admissions of `BOUNDS` with their bounds in batches. Waiting with bound 0 is the barrier, event by event."""
 
-SYNC_STEPS = (0, 64, 32, 16, 8)
-"""Env steps from one fetch to the next; 0: once per fragment, of 128 steps."""
 FREE, PAID = "free", "0.13 s"
 FETCHES = {FREE: "0", PAID: "0.13"}
 """Seconds of a fetch (`platform.cache`), by name."""
@@ -67,22 +72,15 @@ CORRECTIONS = {
     "CISPO": ("algorithm=cispo",),
 }
 """Objectives of `LAGS`."""
-CORRECTED_LAGS = (0, 1, 2, 4, 8)
-"""Data lags at which all objectives are compared, in batches."""
-RATE_LAGS = (0, 1, 2, 4, 8, 16)
-"""Data lags at which PPO is trained with every learning rate, in batches."""
-
-BATCHES = {BOUNDS: 100, SYNC: 80, LAGS: 320}
+BATCHES = {BOUNDS: 80, SYNC: 120, LAGS: 320}
 """Batches of a run."""
 BATCH = {BOUNDS: 8 * 512, SYNC: 16 * 128, LAGS: 16 * 64}
 """Env steps of a batch; of `BOUNDS` at most, for its environments stop at the end of an episode."""
-UPDATES = {BOUNDS: 4, SYNC: 16, LAGS: 2}
-"""Updates of a batch."""
 
 _LEARNERS = ("system=allreduce", "system.learners=4", "system.actors=independent", "system.actor_shards=8")
 _SHAPES: dict[str, tuple[str, ...]] = {
     BOUNDS: ("env.num_envs=8", "algorithm.rollout_length=512", "algorithm.minibatches=8", "algorithm.epochs=2"),
-    SYNC: ("env.num_envs=16", "algorithm.rollout_length=128", "algorithm.minibatches=32", "algorithm.epochs=2"),
+    SYNC: ("env.num_envs=16", "algorithm.rollout_length=128", "algorithm.minibatches=32", "algorithm.epochs=1"),
     LAGS: ("env.num_envs=16", "algorithm.rollout_length=64", "algorithm.minibatches=8", "algorithm.epochs=1"),
 }
 """Size of a batch and its number of gradients, four of which are one update."""
@@ -141,8 +139,8 @@ def _bounded(cell: Cell) -> tuple[str, ...]:
 
 
 def _synchronised(cell: Cell) -> tuple[str, ...]:
-    admission = ("system.data_admission=capacity", "system.data_admission_options.eta=2")
-    return (*admission, f"system.sync_steps={cell.level}", f"platform.cache={FETCHES[cell.method]}")
+    given = ("system.data_admission=capacity", "system.data_admission_options.eta=2", "delays.learner.seconds=0.1")
+    return (*given, f"system.sync_steps={cell.level}", f"platform.cache={FETCHES[cell.method]}")
 
 
 def _lagged(cell: Cell) -> tuple[str, ...]:
@@ -159,17 +157,18 @@ def bounds_places(task: str) -> list[Cell]:
 
 def sync_places(task: str) -> list[Cell]:
     """Places of the question how often actors should fetch."""
-    return [Cell(SYNC, task, fetch, steps, "") for fetch in FETCHES for steps in SYNC_STEPS]
+    return [Cell(SYNC, task, fetch, steps, "") for fetch in FETCHES for steps in TASKS[task].sync_steps]
 
 
 def correction_places(task: str) -> list[Cell]:
     """Places of the question which correction is needed at which data lag."""
-    return [Cell(LAGS, task, method, lag, "") for method in CORRECTIONS for lag in CORRECTED_LAGS]
+    lags = TASKS[task].corrected_lags
+    return [Cell(LAGS, task, method, lag, "") for method in CORRECTIONS for lag in lags]
 
 
 def rate_places(task: str) -> list[Cell]:
     """Places of the question how the best learning rate falls with data lag."""
-    return [Cell(LAGS, task, PPO, lag, "") for lag in RATE_LAGS]
+    return [Cell(LAGS, task, PPO, lag, "") for lag in TASKS[task].rate_lags]
 
 
 def at_rates(places: Iterable[Cell], rates: Iterable[str]) -> list[Cell]:

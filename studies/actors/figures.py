@@ -15,19 +15,13 @@ from studies.actors import answers, pictures
 from studies.actors.cells import (
     ADMISSIONS,
     BARRIER,
-    BOUNDS,
-    CORRECTED_LAGS,
     CORRECTIONS,
     DROP,
     FETCHES,
     FINE_RATES,
     JUDGING,
     LADDER,
-    LAGS,
     PPO,
-    RATE_LAGS,
-    SYNC,
-    SYNC_STEPS,
     TASKS,
     TUNING,
     WAIT,
@@ -66,7 +60,7 @@ def bounds(study: Study) -> list[Claim] | None:
     """Blocking against discarding stale data, where a rollout lasts as long as its episode."""
     claims: list[Claim] = []
     rows, curves = [], {}
-    for task in (tasks := requested(study, BOUNDS)):
+    for task in (tasks := requested(study, [name for name, one in TASKS.items() if one.bounded])):
         judged, at = _judged(study, bounds_places(task))
         measures = _measures(judged)
         curves[task] = {
@@ -83,7 +77,8 @@ def bounds(study: Study) -> list[Claim] | None:
                 text = f"{task}, bound {bound}: waiting learns more than the barrier, per second"
                 claims.append(_more(text, wait, bare, measures[PER_SECOND]))
             claims += _bias(f"{task}, bound {bound}", drop, better=task == "cartpole")
-    labels = [f"{method}\n{bound}" if method != BARRIER else method for method, bound in ADMISSIONS]
+    named = [f"{method}\n{bound}" if method != BARRIER else method for method, bound in ADMISSIONS]
+    labels = dict.fromkeys(tasks, named)
     return _made(study, "bounds", claims, rows, curves, labels, "admission, and bound in batches", tasks)
 
 
@@ -102,12 +97,12 @@ def sync(study: Study) -> list[Claim] | None:
     """Fetches within a fragment of 128 steps, at no cost and at 0.13 s each, with data up to two batches ahead."""
     claims: list[Claim] = []
     rows, curves = [], {}
-    for task in (tasks := requested(study, SYNC)):
+    for task in (tasks := requested(study, list(TASKS))):
         judged, at = _judged(study, sync_places(task))
         measures = _measures(judged)
         curves[task] = {
             f"{name}, fetch {fetch}": pictures.intervals(
-                [values(at[task, fetch, steps], measure) for steps in SYNC_STEPS]
+                [values(at[task, fetch, steps], measure) for steps in TASKS[task].sync_steps]
             )
             for fetch in FETCHES
             for name, measure in measures.items()
@@ -121,10 +116,10 @@ def sync(study: Study) -> list[Claim] | None:
                 measure,
             )
             for fetch in FETCHES
-            for steps in SYNC_STEPS[1:]
+            for steps in TASKS[task].sync_steps[1:]
             for name, measure in measures.items()
         ]
-    labels = [str(steps or "once") for steps in SYNC_STEPS]
+    labels = {task: [str(steps or "once") for steps in TASKS[task].sync_steps] for task in tasks}
     return _made(study, "sync", claims, rows, curves, labels, "env steps between fetches", tasks)
 
 
@@ -132,14 +127,14 @@ def corrections(study: Study) -> list[Claim] | None:
     """Off-policy corrections on data of exactly so many batches ago, each at its best learning rate."""
     claims: list[Claim] = []
     rows, curves = [], {}
-    for task in (tasks := requested(study, LAGS)):
+    for task in (tasks := requested(study, list(TASKS))):
+        lags = TASKS[task].corrected_lags
         judged, at = _judged(study, correction_places(task))
         curves[task] = {
-            method: pictures.intervals([values(at[task, method, lag], area) for lag in CORRECTED_LAGS])
-            for method in CORRECTIONS
+            method: pictures.intervals([values(at[task, method, lag], area) for lag in lags]) for method in CORRECTIONS
         }
         rows += _rows(judged, {PER_BATCH: area}, ("data_lag",))
-        for lag in CORRECTED_LAGS[1:]:
+        for lag in lags[1:]:
             text = f"{task}: {PPO} learns more from data of lag 0 than of lag {lag}"
             claims.append(_more(text, at[task, PPO, 0], at[task, PPO, lag], area))
             claims += [
@@ -152,7 +147,7 @@ def corrections(study: Study) -> list[Claim] | None:
                 for method in CORRECTIONS
                 if method != PPO
             ]
-    labels = [str(lag) for lag in CORRECTED_LAGS]
+    labels = {task: [str(lag) for lag in TASKS[task].corrected_lags] for task in tasks}
     return _made(study, "corrections", claims, rows, curves, labels, "data lag in batches", tasks)
 
 
@@ -161,9 +156,9 @@ def rates(study: Study) -> list[Claim] | None:
     claims: list[Claim] = []
     rows, curves = [], {}
     count = len(TUNING) + len(JUDGING)
-    for task in (tasks := requested(study, LAGS)):
+    for task in (tasks := requested(study, list(TASKS))):
         tried, areas = _areas(study, task)
-        fitted = law(areas, RATE_LAGS, [float(rate) for rate in tried])
+        fitted = law(areas, TASKS[task].rate_lags, [float(rate) for rate in tried])
         curves[task] = {"best rate": [(best.value, best.low, best.high) for best in fitted.best]}
         rows += _law_rows(task, fitted, tried, areas)
         paper = "arXiv 2607.01083: −1"
@@ -171,7 +166,7 @@ def rates(study: Study) -> list[Claim] | None:
             below(f"{task}: the best learning rate falls with data lag", paper, fitted.slope, 0.0, count),
             above(f"{task}: the best rate falls more slowly than 1 / (1 + lag)", paper, fitted.slope, -1.0, count),
         ]
-    labels = [str(lag) for lag in RATE_LAGS]
+    labels = {task: [str(lag) for lag in TASKS[task].rate_lags] for task in tasks}
     return _made(study, "rates", claims, rows, curves, labels, "data lag in batches", tasks)
 
 
@@ -190,7 +185,7 @@ def _areas(study: Study, task: str) -> tuple[list[str], np.ndarray]:
 
 def _law_rows(task: str, fitted: Law, tried: Sequence[str], areas: np.ndarray) -> list[list[Any]]:
     table = []
-    for lag, best, seeds_of_rates in zip(RATE_LAGS, fitted.best, areas, strict=True):
+    for lag, best, seeds_of_rates in zip(TASKS[task].rate_lags, fitted.best, areas, strict=True):
         mean, half = mean_ci95(seeds_of_rates[int(np.argmax(seeds_of_rates.mean(axis=1)))])
         grid = tried[int(np.argmax(seeds_of_rates.mean(axis=1)))]
         table.append([task, PPO, lag, grid, *_text(best.value, best.low, best.high), *_text(mean, half)])
@@ -200,11 +195,11 @@ def _law_rows(task: str, fitted: Law, tried: Sequence[str], areas: np.ndarray) -
 
 
 HEADERS = {
-    "bounds": (BOUNDS, "bound", ("fragments_dropped_slowness", "fragments_dropped_return")),
-    "sync": (SYNC, "sync_steps", ("data_lag", "data_lag_batches")),
-    "corrections": (LAGS, "lag", ("data_lag",)),
+    "bounds": ("bound", ("fragments_dropped_slowness", "fragments_dropped_return")),
+    "sync": ("sync_steps", ("data_lag", "data_lag_batches")),
+    "corrections": ("lag", ("data_lag",)),
 }
-"""Question, name of the level, and data of each figure whose table has a row for each place."""
+"""Name of the level, and data, of each figure whose table has a row for each place."""
 
 
 def header(figure: str) -> list[str]:
@@ -212,8 +207,8 @@ def header(figure: str) -> list[str]:
     if figure == "rates":
         return ["env", "method", "lag", "rate", "best_rate", "low", "high", "area", "area_ci95"]
     measures = ["area_batches"] + (["area_seconds"] if figure != "corrections" else []) + ["final"]
-    columns = [*measures, "seconds", "rolled", "dropped", *HEADERS[figure][2]]
-    return ["env", "method", HEADERS[figure][1], "rate", *(f"{c}{end}" for c in columns for end in ("", "_ci95"))]
+    columns = [*measures, "seconds", "rolled", "dropped", *HEADERS[figure][1]]
+    return ["env", "method", HEADERS[figure][0], "rate", *(f"{c}{end}" for c in columns for end in ("", "_ci95"))]
 
 
 def _rows(judged: Judged, measures: Mapping[str, Measure], data: Sequence[str]) -> list[list[Any]]:
@@ -263,7 +258,7 @@ def _made(
     claims: list[Claim],
     rows: Sequence[Sequence[Any]],
     curves: Mapping[str, Mapping[str, pictures.Points]],
-    labels: Sequence[str],
+    labels: Mapping[str, Sequence[str]],
     axis: str,
     tasks: Sequence[str],
 ) -> list[Claim] | None:
@@ -277,12 +272,11 @@ def _made(
     return claims
 
 
-def requested(study: Study, question: str) -> list[str]:
-    """Requested tasks of a question.
+def requested(study: Study, asked: Sequence[str]) -> list[str]:
+    """Requested tasks of those that a question is asked on.
 
     Raises ConfigError if the published figure has claims about other tasks, because claims are corrected together.
     """
-    asked = [task for task in TASKS if question in TASKS[task].questions]
     tasks = [task for task in asked if task in (study.envs or asked)]
     current = current_build()
     if tasks and current.published:

@@ -24,7 +24,7 @@ def intervals(rows: Sequence[Sequence[float]]) -> Points:
 @drawing()
 def panels(
     tasks: Mapping[str, Mapping[str, Points]],
-    ticks: Sequence[str],
+    ticks: Mapping[str, Sequence[str]],
     axis: str,
     measure: str,
     path: Path,
@@ -35,7 +35,7 @@ def panels(
 
     Args:
       tasks: curves by method, by task; a curve has a point for each tick.
-      ticks: labels of the settings.
+      ticks: labels of the settings, by task.
       axis: name of the setting.
       measure: name of what is measured.
       path: picture to write.
@@ -51,7 +51,7 @@ def panels(
             colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS)]
             axes.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=in_legend(method))
             axes.vlines(places, low, high, color=colour, linewidth=1.2)
-        axes.set_xticks(range(len(ticks)), ticks, fontsize=TEXT - 1)
+        axes.set_xticks(range(len(ticks[task])), ticks[task], fontsize=TEXT - 1)
         axes.set_xlabel(axis, fontsize=TEXT)
         axes.set_title(in_legend(task), fontsize=TEXT)
         if number == 1:
