@@ -11,6 +11,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from stellaris_jax.base.outputs import write_atomically
+from studies.actors import answers
 from studies.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
 from studies.map import settings
 
@@ -33,6 +34,7 @@ PAPERS = {
     "stellaris": Paper("stellaris.figures", "Stellaris (SC'24)", "configs/experiment/stellaris"),
     "nitro": Paper("nitro.study", "Nitro (VLDB'25)", "configs/experiment/nitro"),
     "minionsrl": Paper("minionsrl.study", "MinionsRL (AAAI'24)", "configs/experiment/minionsrl"),
+    "actors": Paper("actors.figures", "Asynchronous actors: staleness of data", "studies/actors/cells.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 ABOUT = (
@@ -50,9 +52,10 @@ def module_of(paper: str) -> Any:
 
 
 def write_index(results: Path) -> None:
-    """Write `README.md` in the directory of all results, and the settings of methods on the map's page."""
+    """Write `README.md` in the directory of all results, the settings of methods on the map's page, and answers."""
     write_atomically(results / "README.md", index(results))
     settings.write(results / "map" / "README.md")
+    answers.write(results / "actors")
 
 
 def index(results: Path) -> str:

@@ -6,6 +6,7 @@ stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3 --results m
 stellaris-jax reproduce nitro --figure 15                                     rules that scale actors
 stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl    trained and fine-tuned here
 stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
+stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
 Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
@@ -27,13 +28,17 @@ from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
-PAPERS = ("stellaris", "nitro", "minionsrl", "map")
+PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "map")
 INDEX = "index"
 RESULTS = Path("results")
 _NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
 UNUSED: dict[str, dict[str, str]] = {
     "nitro": _NO_TUNING,
     "minionsrl": _NO_TUNING,
+    "actors": {
+        "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",
+        "untuned": "every setting is judged at the best of its learning rates",
+    },
     "map": {
         "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",
         "untuned": "--figure untuned compares methods without tuned learning rates",
@@ -79,7 +84,8 @@ def main(argv: Sequence[str]) -> None:
         overwrite=arguments.overwrite,
     )
     with program.signalled():
-        reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
+        finish = getattr(paper, "finish", None)
+        reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES), finish)
     if not arguments.results:
         _index(RESULTS)
 

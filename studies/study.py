@@ -110,13 +110,19 @@ It returns None, and changes nothing, if the request concerns none of its enviro
 """
 
 
-def reproduce(study: Study, figures: Mapping[str, Figure], requested: Sequence[str]) -> None:
+def reproduce(
+    study: Study,
+    figures: Mapping[str, Figure],
+    requested: Sequence[str],
+    finish: Callable[[Path], None] | None = None,
+) -> None:
     """Make the requested figures in order, and update the claims and the README after each.
 
     Args:
       study: the request.
       figures: makers of all figures, by name.
       requested: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
+      finish: update of further parts of the results' pages, after each figure.
 
     Raises:
       ConfigError: there is no such figure, or a directory cannot be written.
@@ -138,6 +144,8 @@ def reproduce(study: Study, figures: Mapping[str, Figure], requested: Sequence[s
         write_claims(corrected(claims), current.claims)
         current.done()
         write_readme(study.results, figures)
+        if finish is not None:
+            finish(study.results)
         print(current, flush=True)
 
 

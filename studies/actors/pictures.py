@@ -1,0 +1,64 @@
+"""Pictures of the study: curves of means over a setting, with 95 % intervals over seeds, a panel for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.report.curves import COLOURS, LINES, TEXT, in_legend, legend_below, save, tidy, titled
+from stellaris_jax.report.style import drawing
+
+Points = Sequence[tuple[float, float, float]]
+"""Points of a curve: value, lower and upper end of the interval."""
+
+
+def intervals(rows: Sequence[Sequence[float]]) -> Points:
+    """Points of a curve, from the values of all seeds at each."""
+    means = [mean_ci95(row) for row in rows]
+    return [(mean, mean - half, mean + half) for mean, half in means]
+
+
+@drawing()
+def panels(
+    tasks: Mapping[str, Mapping[str, Points]],
+    ticks: Mapping[str, Sequence[str]],
+    axis: str,
+    measure: str,
+    path: Path,
+    title: str,
+    logarithmic: bool = False,
+) -> Path:
+    """Draw a panel for each task with a curve for each method.
+
+    Args:
+      tasks: curves by method, by task; a curve has a point for each tick.
+      ticks: labels of the settings, by task.
+      axis: name of the setting.
+      measure: name of what is measured.
+      path: picture to write.
+      title: title of the picture.
+      logarithmic: whether the measure's axis is logarithmic.
+    """
+    figure = titled(title, 3.4)
+    for number, (task, curves) in enumerate(tasks.items(), 1):
+        axes = figure.add_subplot(1, len(tasks), number)
+        for index, (method, points) in enumerate(curves.items()):
+            middle, low, high = np.array(points).T
+            places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
+            colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS)]
+            axes.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=in_legend(method))
+            axes.vlines(places, low, high, color=colour, linewidth=1.2)
+        axes.set_xticks(range(len(ticks[task])), ticks[task], fontsize=TEXT - 1)
+        axes.set_xlabel(axis, fontsize=TEXT)
+        axes.set_title(in_legend(task), fontsize=TEXT)
+        if number == 1:
+            axes.set_ylabel(measure, fontsize=TEXT)
+        if logarithmic:
+            axes.set_yscale("log")
+        tidy(axes)
+    handles = figure.axes[0].get_legend_handles_labels()[0]
+    legend_below(figure, handles, min(6, len(handles)), "bars: 95 % intervals over seeds")
+    return save(figure, path)

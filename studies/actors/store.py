@@ -1,0 +1,255 @@
+"""Outcomes of cells, stored in one file per task of the results, and training of missing cells."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.records import Record
+from stellaris_jax.execute.run import enable_compile_cache
+from stellaris_jax.many.population import Population
+from studies.actors.cells import TASKS, Cell
+from studies.builds import current_build
+from studies.files import locked, read_rows
+from studies.study import Study
+
+POINTS = 20
+"""Evaluations of a run after its start, evenly spread over its batches; the last is at its end."""
+EPISODES = 16
+"""Episodes of an evaluation."""
+TOGETHER = 48
+"""Most runs of one seed that are trained at a time."""
+DATA = ("data_lag", "data_lag_batches", "data_lag_max", "actor_utilisation", "learner_utilisation", "actor_blocked")
+"""Records of a round whose means over the run are stored."""
+DROPPED = ("fragments_dropped_slowness", "fragments_dropped_return")
+"""Records of rounds with dropped fragments, whose means over those rounds are stored; NaN without any."""
+
+
+class Outcome(NamedTuple):
+    """Outcome of one seed of a cell.
+
+    Attributes:
+      cell: the cell.
+      seed: the seed.
+      returns: evaluated returns at the start and at `POINTS` later moments, evenly spread over batches.
+      seconds: simulated seconds at each evaluation.
+      rolled: env steps that actors have rolled, at the end.
+      dropped: fragments dropped, as a share of all.
+      data: means of `DATA` and `DROPPED`, in their order.
+      config: digest of the configuration.
+    """
+
+    cell: Cell
+    seed: int
+    returns: tuple[float, ...]
+    seconds: tuple[float, ...]
+    rolled: float
+    dropped: float
+    data: tuple[float, ...]
+    config: str
+
+    def datum(self, name: str) -> float:
+        """Mean of one of `DATA` and `DROPPED` over the run."""
+        return self.data[(*DATA, *DROPPED).index(name)]
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Evaluated returns as shares of the way from the worst to the solved return."""
+        return np.array([TASKS[self.cell.task].share(value) for value in self.returns])
+
+    @property
+    def final(self) -> float:
+        """Mean of the last fifth of the evaluations, as a share of the way to solved."""
+        return float(np.mean(self.shares[-max(1, POINTS // 5) :]))
+
+    @property
+    def area(self) -> float:
+        """Area under the learning curve over batches, over its width, as a share of the way to solved."""
+        shares = self.shares
+        return float(np.mean((shares[:-1] + shares[1:]) / 2.0))
+
+    def area_until(self, seconds: float) -> float:
+        """Area under the learning curve over simulated seconds up to a limit; the last value lasts."""
+        grid = np.linspace(0.0, seconds, 201)
+        shares = np.interp(grid, self.seconds, self.shares)
+        return float(np.mean((shares[:-1] + shares[1:]) / 2.0))
+
+
+Outcomes = dict[Cell, list[Outcome]]
+Key = tuple[Cell, int]
+
+
+def outcomes(cells: Iterable[Cell], seeds: range, study: Study) -> Outcomes:
+    """Outcomes of cells, a list of one per seed; cells missing from the files of the results are trained now.
+
+    Cells of a place are trained together and stored at once, so that an interrupted call continues when it is repeated.
+    Several calls at once train different places.
+
+    Args:
+      cells: the cells.
+      seeds: seeds of every cell.
+      study: directories of the files, and of the locks of those who train.
+
+    Raises:
+      ConfigError: a file has other settings of a cell, or new runs must not be mixed with a published figure.
+    """
+    cells, results = list(dict.fromkeys(cells)), study.results
+    requested = [(cell, seed) for cell in cells for seed in seeds]
+    absent = _absent(requested, results)
+    current_build().check_training(len(absent))
+    places = list(dict.fromkeys(cell.place for cell, _ in absent))
+    for patient in (False, True):
+        for number, place in enumerate(places, 1):
+            with locked(study.runs / "-".join(map(str, place[:4])), patient) as free:
+                mine = [key for key in absent if key[0].place == place]
+                missing = _absent(mine, results) if free else []
+                for begin in range(0, len(missing), TOGETHER):
+                    part = missing[begin : begin + TOGETHER]
+                    about = f"place {number} of {len(places)}, {len(part)} runs"
+                    print(f"{place.variant.name.removesuffix('/')}: {about}", flush=True)
+                    enter(trained(part), _path(place, results))
+    current_build().count(requested, absent)
+    stored = {task: read(results / f"{task}.csv.gz") for task in {cell.task for cell in cells}}
+    return {cell: [stored[cell.task][cell, seed] for seed in seeds] for cell in cells}
+
+
+def _path(cell: Cell, results: Path) -> Path:
+    return results / f"{cell.task}.csv.gz"
+
+
+def _absent(keys: Iterable[Key], results: Path) -> list[Key]:
+    """Keys without a stored outcome. Raises ConfigError if one is stored with other settings."""
+    absent = []
+    for cell, seed in keys:
+        path = _path(cell, results)
+        known = read(path).get((cell, seed))
+        if known is None:
+            absent.append((cell, seed))
+        elif known.config != digest(cell):
+            raise ConfigError(
+                f"{path} has {cell.variant.name} with other settings: keep them apart with --results DIR, or "
+                "remove it to train it anew."
+            )
+    return absent
+
+
+def enter(rows: Iterable[Outcome], path: Path) -> None:
+    """Add outcomes to a file; other processes may add theirs at the same time."""
+    with locked(path):
+        write({**read(path), **{(row.cell, row.seed): row for row in rows}}.values(), path)
+
+
+@cache
+def digest(cell: Cell) -> str:
+    """Digest of a cell's configuration."""
+    return cell.variant.digest
+
+
+def trained(keys: Sequence[Key]) -> list[Outcome]:
+    """Train cells concurrently, a run for each seed, and evaluate them on the way."""
+    enable_compile_cache()
+    settings = [[*cell.variant.overrides, f"seed={seed}", "num_seeds=1"] for cell, seed in keys]
+    population = Population([load_config(overrides) for overrides in settings])
+    records: list[list[Record]] = [[] for _ in keys]
+    returns: list[list[float]] = [[] for _ in keys]
+    ends: list[int] = []
+    try:
+        total = population.trainers[0].total_rounds
+        for point in range(POINTS + 1):
+            end = round(point * total / POINTS)
+            if point:
+                for known, new in zip(records, population.run(end - ends[-1]), strict=True):
+                    known += new
+            ends.append(end)
+            for known_returns, evaluation in zip(returns, population.evaluate(EPISODES), strict=True):
+                known_returns += evaluation.per_seed
+    finally:
+        population.close()
+        jax.clear_caches()  # the next place compiles its own programs
+    runs = zip(keys, records, returns, strict=True)
+    return [outcome(cell, seed, rows, curve, ends) for (cell, seed), rows, curve in runs]
+
+
+def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[float], ends: Sequence[int]) -> Outcome:
+    """Outcome of a run.
+
+    Args:
+      cell: the cell.
+      seed: the seed.
+      records: records of all rounds.
+      returns: evaluated returns `[POINTS + 1]`.
+      ends: number of rounds before each evaluation `[POINTS + 1]`.
+    """
+    last = records[-1]
+    dropped = last["fragments_dropped"]
+    used = len(records) * load_config(cell.variant.overrides).actor_shards
+    return Outcome(
+        cell,
+        seed,
+        tuple(returns),
+        tuple(records[end - 1]["simulated_seconds"] if end else 0.0 for end in ends),
+        last["env_steps"],
+        dropped / (dropped + used),
+        tuple(_mean(row.get(name) for row in records) for name in (*DATA, *DROPPED)),
+        digest(cell),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Mean of the known values; NaN if there is none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def read(path: Path) -> Mapping[Key, Outcome]:
+    """Outcomes in a file, read again when the file has changed; empty if there is no file."""
+    if not path.is_file():
+        return {}
+    about = path.stat()
+    return _read(path, about.st_ino, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, *_version: int) -> Mapping[Key, Outcome]:
+    return MappingProxyType({(row.cell, row.seed): row for row in read_rows(path, _outcome)})
+
+
+def _outcome(row: dict[str, str]) -> Outcome:
+    cell = Cell(row["question"], row["task"], row["method"], int(row["level"]), row["rate"])
+    returns, seconds = _numbers(row["returns"]), _numbers(row["seconds"])
+    if len(returns) != POINTS + 1 or len(seconds) != POINTS + 1:
+        raise ValueError(f"it has {len(returns)} returns and {len(seconds)} seconds, not {POINTS + 1}")
+    data = tuple(float(row[name]) for name in (*DATA, *DROPPED))
+    return Outcome(
+        cell, int(row["seed"]), returns, seconds, float(row["rolled"]), float(row["dropped"]), data, row["config"]
+    )
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+def write(rows: Iterable[Outcome], path: Path) -> None:
+    """Replace the file atomically; equal outcomes give equal bytes."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config"])
+    for row in sorted(rows, key=lambda row: (row.cell, row.seed)):
+        curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
+        numbers = [f"{value:.5g}" for value in (row.rolled, row.dropped, *row.data)]
+        writer.writerow([*row.cell, row.seed, *curves, *numbers, row.config])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
