@@ -19,10 +19,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from reference_actor_training import ActorTraining, statistics_of
 from reference_actors import ActorSystem
+from reference_bench import ENGINE, ENVS, SCHEDULE, SIZES, STEPS, Bench
 from reference_events import Delivery
+from reference_events_of_actors import check_round
 from reference_systems import IndependentCase, data_admissions, independent
-from test_reference_actors_engine import ENGINE, ENVS, SCHEDULE, SIZES, STEPS, Bench
-from test_reference_actors_timeline import check_round
 from uneven import Uneven
 
 from stellaris_jax.config.sections import EnvConfig
@@ -141,7 +141,7 @@ def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) 
 
 
 @pytest.mark.parametrize("name", BENCHES)
-@examples(ENGINE, max_examples=3)
+@examples(ENGINE, max_examples=2)
 @given(data=st.data())
 def test_engine_equals_literal_system(name: str, data: st.DataObject) -> None:
     admission = data.draw(st.sampled_from(sorted(data_admissions)))

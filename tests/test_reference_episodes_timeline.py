@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_actors import Lengths, Settings
+from reference_events_of_actors import BATCHES, check_round, config_of, minibatches
 from reference_systems import (
     CASES,
     ROLLOUT_LENGTH,
@@ -21,7 +22,6 @@ from reference_systems import (
     data_admissions,
     independent,
 )
-from test_reference_actors_timeline import BATCHES, check_round, config_of, minibatches
 
 from stellaris_jax.config.sections import PlatformConfig
 from stellaris_jax.timeline import Round, Timeline
