@@ -72,7 +72,7 @@ CORRECTIONS = {
     "CISPO": ("algorithm=cispo",),
 }
 """Objectives of `LAGS`."""
-BATCHES = {BOUNDS: 80, SYNC: 120, LAGS: 320}
+BATCHES = {BOUNDS: 60, SYNC: 120, LAGS: 320}
 """Batches of a run."""
 BATCH = {BOUNDS: 8 * 512, SYNC: 16 * 128, LAGS: 16 * 64}
 """Env steps of a batch; of `BOUNDS` at most, for its environments stop at the end of an episode."""
