@@ -41,6 +41,22 @@ def methods(overrides: list[str]) -> Jobs:
     return {"async": plain, **corrections, **masks, **{name: [*plain, f"algorithm={name}"] for name in kinds}}
 
 
+def actors(overrides: list[str]) -> Jobs:
+    """Independent actors beside those that wait for the round, under pure asynchrony."""
+    plain = [*overrides, "system=async"]
+    free = [*plain, "system.actors=independent", "system.actor_shards=8"]
+    return {
+        "barrier": plain,
+        "pipelined": [*plain, "system.actors=pipelined"],
+        "independent, no staleness": [*free, "system.data_admission=capacity", "system.data_admission_options.eta=0"],
+        "independent": free,
+        "independent, capacity": [*free, "system.data_admission=capacity"],
+        "independent, 4 segments": [*free, "system.sync_steps=32"],
+        "independent, 16 segments": [*free, "system.sync_steps=8"],
+        "independent, episodes": [*free, "delays.by=episodes"],
+    }
+
+
 def policy_passes(trainer: Trainer) -> dict[str, float]:
     """Forward passes of other policies that truncation takes in the trainer's next chunk, per gradient, in minibatches.
 
@@ -80,11 +96,15 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     times: dict[str, list[float]] = {name: [] for name in jobs}
+    collecting: dict[str, float] = {}
     for _ in range(repeats):
         for name, trainer in trainers.items():
-            begin = time.perf_counter()
-            trainer.step()
+            begin, records = time.perf_counter(), []
+            while len(records) < rounds:
+                records += trainer.step()
             times[name].append(time.perf_counter() - begin)
+            if "collect_occupancy" in records[-1]:
+                collecting[name] = statistics.mean(record["collect_occupancy"] for record in records)
     (first, base), *_ = times.items()
     gradients = rounds * trainers[first].spec.shape.gradients
     return {
@@ -99,5 +119,6 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
         "staleness_mean": {n: t.summary(None)["staleness_mean"] for n, t in trainers.items()},
         "planning_share": {n: waiting(t.summary(None))["planning_share"] for n, t in trainers.items()},
         "policy_passes": {n: policy_passes(t) for n, t in trainers.items() if t.spec.peers},
+        "collect_occupancy": collecting,
         "compiled_after_first_chunk": len(compiled),
     }

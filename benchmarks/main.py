@@ -4,6 +4,7 @@ peers       beside rejax, brax's PPO, sbx and CleanRL, in turn: steps/s at the s
             one's own settings (benchmarks/peers/install.sh makes their environments)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 methods     time per gradient under every correction, mask and policy objective as a ratio to that under none
+actors      time per gradient with independent actors as a ratio to that with actors that wait for the round
 plan        gradients planned per second of one core, by system, learners and members; a second checkout beside it
             with `--beside`
 startup     seconds from the command to the first training step, with a warm compile cache
@@ -81,6 +82,7 @@ def _parser() -> program.Parser:
     for name, text in (
         ("engine", "the cost of asynchrony per gradient"),
         ("methods", "the cost of corrections, masks and objectives per gradient"),
+        ("actors", "the cost of independent actors per gradient, beside that of actors that wait for the round"),
     ):
         gradients = command(name, text)
         gradients.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
@@ -142,7 +144,8 @@ def _peers(console: Console, arguments: argparse.Namespace) -> dict[str, Any]:
 def _gradients(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import engine
 
-    jobs = {"engine": engine.systems, "methods": engine.methods}[arguments.command](arguments.overrides)
+    kinds = {"engine": engine.systems, "methods": engine.methods, "actors": engine.actors}
+    jobs = kinds[arguments.command](arguments.overrides)
     result = engine.gradient_cost(jobs, arguments.rounds, arguments.repeats, console.print)
     console.print_json(json.dumps(result))
     return result
@@ -210,7 +213,7 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 
 
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
-    "peers": _peers, "engine": _gradients, "methods": _gradients, "plan": _plan, "startup": _startup, "live": _live,
-    "limit": _limit, "calibrate": _calibrate,
+    "peers": _peers, "engine": _gradients, "methods": _gradients, "actors": _gradients, "plan": _plan,
+    "startup": _startup, "live": _live, "limit": _limit, "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""

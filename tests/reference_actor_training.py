@@ -1,13 +1,15 @@
 """The numbers of the literal system with independent actors: what shards roll, and what the data loader makes of it.
 
 A segment is rolled when it begins, by the policy that is visible then. Statistics, advantages and values are computed
-anew, in NumPy; what is taken from the package is how environments are stepped (`rollout`).
+anew, in NumPy; what is taken from the package is how environments are stepped (`rollout`). If fragments end with their
+episodes, every environment is stepped once at a time, until it has ended an episode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -51,16 +53,31 @@ class Part(NamedTuple):
     truncated: Any
     value: Any
     next_value: Any
+    valid: Any
 
 
 @dataclass
 class Rolled:
-    """Data of an attempt so far: its segments, the shard's environments after them, and what was carried into it."""
+    """Data of an attempt so far: its segments, the shard's environments after them, and what was carried into it.
+
+    `alive` says which environments have ended no episode yet, `length` how many steps the last segment had until none
+    was left; both matter only if fragments end with their episodes.
+    """
 
     actor: ActorState
     carry: Any
     parts: list[Part] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    alive: np.ndarray = field(default_factory=lambda: np.ones(0, bool))
+    length: int = 0
+
+    def fill(self, steps: int) -> None:
+        """Steps that never happened, so that there are so many: zeros, and not valid."""
+        missing = steps - len(self.versions)
+        if missing > 0:
+            shapes = [(x.shape[1:], x.dtype) for x in self.parts[0]]
+            self.parts.append(Part(*(np.zeros((missing, *shape), dtype) for shape, dtype in shapes)))
+            self.versions += [self.versions[-1]] * missing
 
 
 def joined(whole: list[Rolled]) -> Part:
@@ -69,19 +86,33 @@ def joined(whole: list[Rolled]) -> Part:
     return Part(*(np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True)))
 
 
+def _where(chosen: np.ndarray, one: Any, other: Any) -> np.ndarray:
+    """Rows of `one` where they are chosen, else of `other`."""
+    one, other = np.asarray(one), np.asarray(other)
+    return np.where(chosen.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
+
+
 class ActorFunctions(Functions):
     """The pure functions of a configuration whose actors are independent."""
 
     def __init__(self, config: Any, env: Any, network: Any):
         super().__init__(config, env, network)
         self.roll: Callable[..., Any] = jax.jit(self._roll)
+        self.follows = config.delays.by == "episodes"
+        self.segment_steps = config.algorithm.rollout_length // config.segments
 
     def _roll(
-        self, params: Tree, statistics: Statistics, actor: ActorState, key: jax.Array, shard: jax.Array, first: jax.Array
+        self,
+        params: Tree,
+        statistics: Statistics,
+        actor: ActorState,
+        key: jax.Array,
+        shard: jax.Array,
+        first: jax.Array,
     ) -> tuple[ActorState, Part]:
-        """Roll a segment of a shard's fragment, whose first step is `first`."""
+        """Roll a segment of a shard's fragment, or a step, whose first step is `first`."""
         env, algorithm, shards = self.config.env, self.config.algorithm, self.config.actor_shards
-        steps = algorithm.rollout_length // self.config.segments
+        steps = 1 if self.follows else self.segment_steps
         start_key, actor_key = jax.random.split(key)
         keys = jax.random.split(actor_key, env.num_envs).reshape(shards, -1)[shard]
         normalizers = Normalizers(RunningStatistics(*map(jnp.float32, statistics)), RunningStatistics(0, 0, 1))
@@ -108,6 +139,7 @@ class ActorFunctions(Functions):
         part = Part(
             seen(trajectory.obs), trajectory.obs, trajectory.action, trajectory.distribution, trajectory.reward,
             trajectory.terminated, trajectory.truncated, jnp.stack(values), jnp.stack(next_values),
+            jnp.ones_like(done),
         )  # fmt: skip
         return after, part
 
@@ -132,7 +164,7 @@ class ActorFunctions(Functions):
         error = (value - batch.target) ** 2
         entropy, kl = self._entropy_and_kl(policy, batch.distribution, jnp.issubdtype(batch.action.dtype, jnp.integer))
         loss = -gain + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy + kl_coefficient * kl
-        return jnp.mean(loss), jnp.mean(kl)
+        return self._mean(loss, batch), self._mean(kl, batch)
 
 
 class ActorTraining(Training):
@@ -145,9 +177,7 @@ class ActorTraining(Training):
     def __init__(self, functions: ActorFunctions, start: Any, orders: Sequence[np.ndarray], schedule: Sequence[float]):
         super().__init__(functions, start, orders, schedule)
         self.made = functions
-        self.shards = [
-            jax.tree.map(lambda x, a=a: x[a], start.actor) for a in range(functions.config.actor_shards)
-        ]
+        self.shards = [jax.tree.map(lambda x, a=a: x[a], start.actor) for a in range(functions.config.actor_shards)]
         self.attempts: dict[int, Rolled] = {}
         self.complete: dict[tuple[int, int], Rolled] = {}
         self.shape = start.actor.obs.shape[2:]
@@ -164,25 +194,48 @@ class ActorTraining(Training):
     def begin(self, attempt: Fragment) -> None:
         """Begin an attempt from where the shard's last complete fragment has left its environments."""
         actor = self.shards[attempt.shard]
-        self.attempts[attempt.shard] = Rolled(actor, jax.device_get(actor.carry))
+        self.attempts[attempt.shard] = Rolled(
+            actor, jax.device_get(actor.carry), alive=np.ones(self.totals.shape[1], bool)
+        )
         self.segment(attempt)
 
     def segment(self, attempt: Fragment) -> None:
         """Roll the segment of an attempt that has just begun, with the version that was visible."""
         rolled, version = self.attempts[attempt.shard], attempt.versions[-1]
-        steps = self.made.config.algorithm.rollout_length // self.made.config.segments
+        steps = self.made.segment_steps
         key = jax.random.fold_in(self.key, attempt.number)
-        rolled.actor, part = self.made.roll(
-            self.cache[version], self.acting[version], rolled.actor, key, attempt.shard, len(rolled.parts) * steps
-        )
-        rolled.parts.append(jax.device_get(part))
-        rolled.versions += [version] * steps
+
+        def roll(actor: ActorState) -> tuple[ActorState, Part]:
+            first = sum(len(part.reward) for part in rolled.parts)
+            acts = (self.cache[version], self.acting[version], actor, key, attempt.shard, first)
+            result: tuple[ActorState, Part] = jax.device_get(self.made.roll(*acts))
+            return result
+
+        if not self.made.follows:
+            rolled.actor, part = roll(rolled.actor)
+            rolled.parts.append(part)
+            rolled.versions += [version] * steps
+            return
+        rolled.length = 0
+        while rolled.alive.any() and rolled.length < steps:
+            after, part = roll(rolled.actor)
+            rolled.actor = jax.tree.map(partial(_where, rolled.alive), after, rolled.actor)
+            rolled.parts.append(part._replace(valid=rolled.alive[None].copy()))
+            rolled.versions.append(version)
+            rolled.alive &= ~(part.terminated | part.truncated)[0]
+            rolled.length += 1
+
+    def lengths(self, shard: int, number: int, segment: int) -> tuple[int, bool]:
+        """Steps of the segment that a shard has begun now, and whether every environment has ended an episode."""
+        rolled = self.attempts[shard]
+        return rolled.length, not rolled.alive.any()
 
     def end(self, attempt: Fragment) -> None:
         """Keep what a complete attempt has rolled."""
         rolled = self.attempts.pop(attempt.shard)
         self.shards[attempt.shard] = rolled.actor
         self.complete[attempt.name] = rolled
+        rolled.fill(self.made.config.algorithm.rollout_length)
         self.count_episodes(attempt, rolled)
 
     def count_episodes(self, attempt: Fragment, rolled: Rolled) -> None:
@@ -190,10 +243,12 @@ class ActorTraining(Training):
         totals, gamma = self.totals[attempt.shard], self.made.config.algorithm.gamma
         ended, discounted = [], []
         for part in rolled.parts:
-            for reward, terminated, truncated in zip(part.reward, part.terminated, part.truncated, strict=True):
-                totals += np.stack([reward, np.ones_like(reward), reward + (gamma - 1.0) * totals[:, 2]], axis=1)
+            columns = (part.reward, part.terminated, part.truncated, part.valid)
+            for reward, terminated, truncated, valid in zip(*columns, strict=True):
+                added = np.stack([reward, np.ones_like(reward), reward + (gamma - 1.0) * totals[:, 2]], axis=1)
+                totals[valid] += added[valid]
                 discounted.append(totals[:, 2].copy())
-                done = terminated | truncated
+                done = (terminated | truncated) & valid
                 ended += [(one[0], one[1]) for one in totals[done]]
                 totals[done] = 0.0
         self.episodes[attempt.name], self.discounted[attempt.name] = ended, np.array(discounted)
@@ -207,9 +262,10 @@ class ActorTraining(Training):
         data = joined(whole)
         reward = np.sign(data.reward) if config.env.clip_reward else data.reward
         if config.env.normalize_reward:
-            self.returns += [np.concatenate([self.discounted[one.name] for one in batch.fragments], axis=1)]
+            discounted = np.concatenate([self.discounted[one.name] for one in batch.fragments], axis=1)
+            self.returns += [discounted[data.valid]]
             reward = np.clip(reward / np.sqrt(statistics_of(self.returns, ()).variance + 1e-8), -10.0, 10.0)
-        self.seen.append(data.raw_obs)
+        self.seen.append(data.raw_obs[data.valid])
         advantage = np.zeros_like(data.value)
         later = np.zeros(data.value.shape[1])
         for t in reversed(range(len(reward))):
@@ -217,13 +273,16 @@ class ActorTraining(Training):
             bootstrap = np.where(terminated, 0.0, config.algorithm.gamma * data.next_value[t])
             decay = np.where(terminated | truncated, 0.0, config.algorithm.gamma * config.algorithm.gae_lambda)
             advantage[t] = later = reward[t] + bootstrap - data.value[t] + decay * later
-        standard = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
+            later = np.where(data.valid[t], later, 0.0)
+        used = advantage[data.valid]
+        standard = (advantage - used.mean()) / np.sqrt(used.var() + 1e-8)
         ends = (data.terminated, data.truncated)
         done = data.terminated | data.truncated
         envs = data.value.shape[1] // len(whole)
         samples = Samples(
             obs=data.obs, action=data.action, distribution=data.distribution, log_prob=None, value=data.value,
             advantage=standard, target=advantage + data.value, steps=Steps(reward, data.next_value, *ends),
+            valid=data.valid if self.made.follows else None,
             first=np.concatenate([np.zeros_like(done[:1]), done[:-1]]),
             version=np.concatenate([np.repeat(np.array(one.versions)[:, None], envs, axis=1) for one in whole], axis=1),
         )  # fmt: skip

@@ -75,6 +75,11 @@ def number_of_shards(settings: Any, num_envs: int, actors: int) -> int:
     return settings.actor_shards or divisors[-1]
 
 
+Lengths = Callable[[int, int, int], tuple[int, bool]]
+"""Function from shard, fragment and segment to the steps of the segment until its last environment has stopped, and
+whether all of them have ended an episode, so that the fragment ends."""
+
+
 class ActorTraining(Training, Protocol):
     """Interface of the computations beside the events; `reference_actor_training.ActorTraining` has it."""
 
@@ -101,6 +106,7 @@ class ActorSystem(LearnerSystem):
       rollout_length: steps of a fragment (T).
       num_envs: environments of all shards together.
       training: computations beside the events.
+      lengths: lengths of segments, if fragments end with their episodes; asked for once learners have started.
     """
 
     log: ActorLog
@@ -117,6 +123,7 @@ class ActorSystem(LearnerSystem):
         rollout_length: int = 128,
         num_envs: int = 16,
         training: ActorTraining | None = None,
+        lengths: Lengths | None = None,
     ):
         assert not platform.contention and not platform.interference
         super().__init__(settings, platform, delays, minibatches, seed)
@@ -128,6 +135,8 @@ class ActorSystem(LearnerSystem):
         self.segments = rollout_length // settings.sync_steps if settings.sync_steps else 1
         self.room = settings.data_queue or shards
         self.total_actors = total_actors
+        self.rollout_length, self.lengths = rollout_length, lengths
+        self.unmeasured: list[Callable[[], None]] = []
         self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
         self.drawn: list[Fraction] = []
         self.loads = delays.loader.seconds > 0
@@ -175,6 +184,9 @@ class ActorSystem(LearnerSystem):
             self.settle_data()
             if self.start_learners():
                 continue
+            begun, self.unmeasured = self.unmeasured, []
+            for measure in begun:
+                measure()
             if not self.learners_cannot_go_on():
                 return
             self.parameter_function.evaluate(nothing_else_can_happen=True)
@@ -250,7 +262,6 @@ class ActorSystem(LearnerSystem):
         ]
         longest = max(startup + duration for startup, duration in zip(startups, seconds, strict=True))
         transfers = (self.segments + 1) * cache
-        attempt.actor_seconds = sum(seconds, Fraction(0)) + len(shard.actors) * transfers
         whole = transfers + longest
         finish: Callable[[], None] = partial(self.actors_done, shard, sum(startups, Fraction(0)))
         dies = False
@@ -265,6 +276,9 @@ class ActorSystem(LearnerSystem):
         ]
         if dies:
             fetches = [second for second in fetches if second < whole]
+        elif self.lengths is not None:
+            self.unmeasured.append(partial(self.measure, attempt, longest, finish))
+            return
         self.go_on(attempt, fetches, whole, finish)
 
     def go_on(self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]) -> None:
@@ -275,14 +289,42 @@ class ActorSystem(LearnerSystem):
         else:
             self.time.after(whole - passed, finish)
 
-    def next_segment(
-        self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]
-    ) -> None:
+    def measure(self, attempt: Fragment, longest: Fraction, finish: Callable[[], None]) -> None:
+        """Arrange what comes after a segment that has begun now, whose length is asked for."""
+        assert self.lengths is not None
+        steps, ended = self.lengths(attempt.shard, attempt.number, len(attempt.versions) - 1)
+        attempt.steps += steps
+        rolled = floor(longest * attempt.steps / self.rollout_length / NANOSECOND) * NANOSECOND
+        cache, passed = exactly(self.platform.cache), self.time.now - attempt.begin
+        if ended or len(attempt.versions) == self.segments:
+            self.time.after((len(attempt.versions) + 1) * cache + rolled - passed, finish)
+        else:
+            due = len(attempt.versions) * cache + rolled
+            self.time.after(due - passed, partial(self.next_measured_segment, attempt, longest, finish))
+
+    def next_measured_segment(self, attempt: Fragment, longest: Fraction, finish: Callable[[], None]) -> None:
+        self.fetch(attempt)
+        self.unmeasured.append(partial(self.measure, attempt, longest, finish))
+
+    def fetch(self, attempt: Fragment) -> None:
+        """Begin an attempt's next segment with the version that is visible now."""
         attempt.versions.append(self.visible_version())
         if self.actor_training:
             self.actor_training.segment(attempt)
         self.note("fetch", f"{attempt.shard}.{attempt.number}", f"v{attempt.versions[-1]}")
+
+    def next_segment(
+        self, attempt: Fragment, fetches: list[Fraction], whole: Fraction, finish: Callable[[], None]
+    ) -> None:
+        self.fetch(attempt)
         self.go_on(attempt, fetches[1:], whole, finish)
+
+    def busy_seconds(self, shard: Shard, attempt: Fragment) -> Fraction:
+        """Seconds in which a shard's actors were busy with a fragment that has ended: rolling, fetching, pushing."""
+        seconds = sum(self.durations(shard), Fraction(0))
+        if self.lengths is not None:
+            seconds = floor(seconds * attempt.steps / self.rollout_length / NANOSECOND) * NANOSECOND
+        return seconds + len(shard.actors) * (len(attempt.versions) + 1) * exactly(self.platform.cache)
 
     def stop(self, shard: Shard, fate: str) -> Fragment:
         attempt = shard.attempt
@@ -302,6 +344,7 @@ class ActorSystem(LearnerSystem):
 
     def actors_done(self, shard: Shard, startup: Fraction) -> None:
         attempt = self.stop(shard, "waiting")
+        attempt.actor_seconds = self.busy_seconds(shard, attempt)
         shard.fragment += 1
         self.waiting.append(attempt)
         if self.actor_training:

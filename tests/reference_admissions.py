@@ -18,7 +18,8 @@ class Fragment:
 
     `order` counts the begins of all shards; `batch` is the number of batches completed at the begin; `versions` has one
     version for each segment. `fate` is `rolling`, `dead`, `waiting`, `dropped` or `used`. `end` is the moment at which
-    the rollout ends or the attempt dies, `left` the moment at which the fragment leaves the waiting list.
+    the rollout ends or the attempt dies, `left` the moment at which the fragment leaves the waiting list. `steps` are
+    the steps so far, if fragments end with their episodes.
     """
 
     shard: int
@@ -28,6 +29,7 @@ class Fragment:
     begin: Fraction
     versions: list[int]
     actor_seconds: Fraction = Fraction(0)
+    steps: int = 0
     fate: str = "rolling"
     end: Fraction | None = None
     left: Fraction | None = None

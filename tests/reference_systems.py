@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from reference import LearnerSystem
-from reference_actors import ActorSystem, Settings
+from reference_actors import ActorSystem, Lengths, Settings
 from settings import delay, system_of
 
 from stellaris_jax.base.registry import register
@@ -142,11 +142,12 @@ class IndependentCase:
     platform: PlatformConfig
     delays: Any
 
-    def literal(self, minibatches: int, seed: int) -> ActorSystem:
+    def literal(self, minibatches: int, seed: int, lengths: Lengths | None = None) -> ActorSystem:
         return ActorSystem(
             *(self.settings, self.platform, self.delays, minibatches, seed, self.platform.actors),
             rollout_length=ROLLOUT_LENGTH,
             num_envs=NUM_ENVS,
+            lengths=lengths,
         )
 
 

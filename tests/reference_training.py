@@ -110,7 +110,13 @@ class Functions:
         entropy, kl = self._entropy_and_kl(self._policy(params, batch), anchor, discrete)
         loss = -gain + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy
         loss += kl_coefficient * kl
-        return jnp.mean(loss), jnp.mean(kl)
+        return self._mean(loss, batch), self._mean(kl, batch)
+
+    def _mean(self, x: jax.Array, batch: Tree) -> jax.Array:
+        """Mean over the samples that are valid, 0 without any."""
+        if batch.valid is None:
+            return jnp.mean(x)
+        return jnp.sum(jnp.where(batch.valid, x, 0.0)) / jnp.maximum(jnp.sum(batch.valid), 1)
 
     # What each algorithm wants more of, the square of its critic's error, and the policy its KL is measured from.
 

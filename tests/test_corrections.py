@@ -20,9 +20,9 @@ from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.agent.optimizers import varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import options_of
+from stellaris_jax.engine.aggregator import aggregator_of as engine_aggregator
 from stellaris_jax.engine.aggregator import staleness_weighted
 from stellaris_jax.engine.corrections import Context, Correction, Stack
-from stellaris_jax.engine.program import aggregator as engine_aggregator
 from stellaris_jax.engine.spec import ProgramSpec
 
 L, P = 3, 5

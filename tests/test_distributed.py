@@ -105,6 +105,7 @@ def test_the_first_process_may_die_as_well(tmp_path: Path, monkeypatch: pytest.M
         ("num_seeds=2", "engine.members=together", "engine.lanes=2"),
         ("algorithm=impala", "system.corrections=[kl_gate]"),
         ("scaling=nitro", "platform.actors=8"),
+        ("system.actors=independent", "system.actor_shards=4", "system.sync_steps=4", "num_seeds=2"),
     ],
     ids=" ".join,
 )

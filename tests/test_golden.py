@@ -19,8 +19,8 @@ LEFT_OUT = {"job", "playground"}
 
 KINDS = {
     "system.rule": "rule", "system.weights": "weight", "system.admission": "admission",
-    "system.corrections": "correction", "algorithm": "algorithm", "algorithm.masks": "mask", "scaling": "scaling",
-    "network.memory": "memory",
+    "system.corrections": "correction", "system.data_admission": "data_admission", "algorithm": "algorithm",
+    "algorithm.masks": "mask", "scaling": "scaling", "network.memory": "memory",
 }  # fmt: skip
 """Keys whose values are names of a kind in the registry."""
 

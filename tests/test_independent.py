@@ -1,18 +1,18 @@
-"""Runs of independent actors: without staleness they are synchronous to the bit; they resume, and seeds and devices agree.
+"""Independent actors: without staleness synchronous to the bit; runs resume; seeds and devices agree.
 
 `test_reference_actors_engine.py` compares the engine with the literal system.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from training import again, assert_identical, leaves, steps, tiny
+from settings import complaint
+from training import OPTION, again, assert_close, assert_identical, leaves, steps, tiny
 
 from stellaris_jax import Population, Trainer, load_config, load_policy
 from stellaris_jax.execute.run import open_run, train
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 FREE = ("system.actors=independent", "delays=pareto", "system.sync_steps=4", "engine.chunk_rounds=3")
 """Actors of different speeds that fetch policies within fragments."""
-OPTION = "system.data_admission_options"
 FRESH = {
     "capacity": ("system.data_admission=capacity", f"{OPTION}.eta=0"),
     "ready_first": ("system.data_admission=ready_first", f"{OPTION}.eta=0"),
@@ -32,6 +31,8 @@ FRESH = {
     "fixed": ("system.data_admission=fixed", f"{OPTION}.lag=0"),
 }
 """Data admissions under which data are never behind."""
+ACTORS = ("system.sync_steps", "system.actor_shards", "system.publish")
+"""Beginnings of overrides that are for independent actors."""
 ROUNDS = 4
 
 
@@ -43,23 +44,29 @@ def free(*overrides: str, rounds: int = 7) -> Trainer:
 
 
 def check_synchronous(admission: str, *overrides: str) -> None:
-    """Parameters, optimizer, environments, statistics and seconds equal those of barrier actors."""
-    independent = ("system.actors=independent", *FRESH[admission])
-    barrier, fresh = (Trainer(tiny(steps(ROUNDS), *own, *overrides)) for own in (("system.actors=barrier",), independent))
+    """Parameters, optimizer, environments, statistics and seconds equal those of barrier actors.
+
+    On several devices and for seeds side by side, sums over a fragment are rounded in another order.
+    """
+    shared = [one for one in overrides if not one.startswith(ACTORS)]
+    barrier = Trainer(tiny(steps(ROUNDS), "system.actors=barrier", *shared))
+    fresh = Trainer(tiny(steps(ROUNDS), "system.actors=independent", *FRESH[admission], *overrides))
     records = [[record["simulated_seconds"] for record in trainer.run()] for trainer in (barrier, fresh)]
     assert records[0] == records[1]
+    exact = not {"engine.devices=2", "engine.members=together"} & {*overrides}
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-4, "atol": 2e-6}
     for name in ("params", "version", "ring", "aggregator", "normalizers", "kl_coefficient", "round"):
         for one, other in zip(*(jax.tree.leaves(getattr(x.state, name)) for x in (barrier, fresh)), strict=True):
-            np.testing.assert_array_equal(one, other, err_msg=name)
+            np.testing.assert_allclose(one, other, **tolerance, err_msg=name)
     for one, other in zip(*(jax.tree.leaves(x.state.actor._replace(env=None)) for x in (barrier, fresh)), strict=True):
-        np.testing.assert_array_equal(one, other.reshape(one.shape))
+        np.testing.assert_allclose(one, other.reshape(one.shape), **tolerance)
     assert fresh.state.version[0] > 1
 
 
 @pytest.mark.parametrize("admission", FRESH)
 @pytest.mark.parametrize("sync", [0, 4])
 def test_fresh_data_are_synchronous_to_the_bit(admission: str, sync: int) -> None:
-    check_synchronous(admission, f"system.sync_steps={sync}", "delays=pareto")
+    check_synchronous(admission, f"system.sync_steps={sync}", "delays=pareto", "platform.cache=0")
 
 
 @pytest.mark.parametrize(
@@ -69,10 +76,10 @@ def test_fresh_data_are_synchronous_to_the_bit(admission: str, sync: int) -> Non
         ("system=softsync", "system.learners=4"),
         ("system=ssp", "system.learners=3", "algorithm=impact", "algorithm.options.target_interval=3"),
         ("network.memory=gru", "network.memory_size=4", "system.actor_shards=2"),
-        ("env=gymnax/pendulum", "env.normalize_reward=true", "system.sync_steps=2", "system.aggregation=fractional"),
+        ("env=gymnax/pendulum", "env.normalize_reward=true", "system.aggregation=fractional"),
         ("engine.devices=2", "engine.lanes=2", "system.actor_shards=4"),
         ("num_seeds=2", "engine.members=together"),
-        ("delays.actor_failure=0.0", "platform.actors=3", "system.actor_shards=2", "delays.loader.seconds=0.2"),
+        ("platform.actors=3", "system.actor_shards=2", "delays.loader.seconds=0.2"),
     ],
     ids=lambda overrides: overrides[0],
 )
@@ -157,16 +164,6 @@ def test_a_start_from_a_policy_has_its_statistics(tmp_path: Path) -> None:
 # Seeds and devices ----------------------------------------------------------------------------------------------------
 
 
-def assert_close(one: Trainer, other: Trainer) -> None:
-    """States are equal up to rounding, timelines to the bit."""
-    for (path, a), b in zip(jax.tree.leaves_with_path(one.state), jax.tree.leaves(other.state), strict=True):
-        if jax.numpy.issubdtype(a.dtype, jax.numpy.floating):
-            np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
-    assert json.dumps([state["usage"] for state in one.schedule.states]) == json.dumps(
-        [state["usage"] for state in other.schedule.states]
-    )
-
-
 @pytest.mark.parametrize("name", ["fifo", "newest", "capacity"])
 def test_seeds_together_equal_seeds_alone(name: str) -> None:
     """Seeds whose rounds have different steps: those without a step at a place keep their state."""
@@ -188,6 +185,15 @@ def test_devices_change_nothing_but_rounding(name: str, devices: int) -> None:
     one.run(3)
     several.run(3)
     assert_close(several, one)
+
+
+def test_the_number_of_shards_does_not_depend_on_devices() -> None:
+    """A run may continue on another number of devices, with the same shards."""
+    settings = ("system.actors=independent", "env.num_envs=16")
+    assert load_config(settings).actor_shards == load_config([*settings, "engine.devices=2"]).actor_shards == 8
+    message = complaint(*settings, "engine.devices=4")
+    assert "system.actor_shards=8 times engine.devices=4 must divide env.num_envs=16" in message
+    assert "give one that divides 4" in message
 
 
 @pytest.mark.parametrize("way", ["apart", "together"])

@@ -39,9 +39,15 @@ JOB = [
 ]  # fmt: skip
 ENVIRONMENTS = {
     "jax": ["env=gymnax/cartpole", "system.actors=pipelined"],
+    "episodes": ["env=gymnax/cartpole", "system.actors=independent", "delays.by=episodes", "system.sync_steps=4"],
+    "independent": ["env=gymnax/cartpole", "system.actors=independent", "system.sync_steps=4", "engine.chunk_rounds=2"],
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
+    "shards": [
+        "env.name=test/clockwork", "env.kwargs={}", "system.actors=independent", "system.actor_shards=4",
+        "system.sync_steps=8",
+    ],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
-}
+}  # fmt: skip
 
 
 def begun(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -119,7 +125,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     assert figures(run_dir) == expected_figures
 
 
-@pytest.mark.parametrize("environment", ["jax", "own"])
+@pytest.mark.parametrize("environment", ["jax", "independent", "episodes", "own", "shards"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     """On JAX environments several kills of one run, of which one comes before the process has made any progress."""
     moments = [False, True, False] if environment == "jax" else [False]

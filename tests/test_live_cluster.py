@@ -147,6 +147,21 @@ def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
     assert all_gone()
 
 
+FREE = ("system.actors=independent", "system.actor_shards=2", "system.sync_steps=8")
+
+
+@pytest.mark.parametrize("deaths", [2, pytest.param(30, marks=pytest.mark.slow)])
+def test_functions_of_independent_actors_are_killed(deaths: int, tmp_path: Path) -> None:
+    """Each segment is rolled once more at most, and counts once; the engine repeats all of it."""
+    with closing(Trainer(load_config([*SMALL, *FREE, "total_steps=1_000_000"]))) as trainer:
+        assert killed(trainer, deaths, 4.0 if deaths > 5 else 2.0) == deaths
+        failures = check(trainer, tmp_path)
+    assert 1 <= len(failures) <= deaths
+    usage = trainer.usages[0]
+    assert usage.failures + usage.actor_failures == len(failures)
+    assert all_gone()
+
+
 @pytest.mark.slow
 def test_who_hangs_is_replaced(tmp_path: Path) -> None:
     config = load_config([*SMALL, "total_steps=1_000_000", "live.timeout=2"])
@@ -161,12 +176,15 @@ def test_who_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["gymnax/cartpole", "gymnasium/CartPole-v1"])
-def test_the_driver_is_killed_and_goes_on(env: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("env", "overrides"), [("gymnax/cartpole", ()), ("gymnasium/CartPole-v1", ()), ("gymnax/cartpole", FREE)]
+)
+def test_the_driver_is_killed_and_goes_on(
+    env: str, overrides: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
-    process = start(
-        run, *SMALL, f"env={env}", "env.num_envs=4", "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}"
-    )
+    small = (*SMALL, f"env={env}", "env.num_envs=4", *overrides)
+    process = start(run, *small, "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}")
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
         assert process.poll() is None, process.communicate()

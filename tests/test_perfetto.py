@@ -147,6 +147,89 @@ def test_a_timeline_becomes_a_log(kind: str, request: pytest.FixtureRequest, tmp
         assert found.staleness() == (sum(stale) / len(stale), len(stale), True)
 
 
+# Independent actors --------------------------------------------------------------------------------------------------
+
+
+INDEPENDENT = (
+    "system=areal", "delays=pareto", "system.actor_shards=2", "platform.actors=4", "system.sync_steps=4",
+    "system.data_admission=bounded", "delays.actor_failure=0.2", "delays.loader.seconds=0.1", "total_steps=640",
+)  # fmt: skip
+
+
+@pytest.fixture
+def independent(tmp_path: Path) -> tuple[Path, list[Any]]:
+    """A directory with the records that the export reads, and the rounds of the run."""
+    config = load_config([*SMALL, *INDEPENDENT])
+    timeline = Timeline.of(config, 0)
+    rounds = [timeline.next_round() for _ in range(config.rounds)]
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    seeds = {"actors": [4], "train_return": [1.0]}
+    rows = [{"kind": "round", "round": one.index + 1, "env_steps": 1, "per_seed": seeds} for one in rounds]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path, rounds
+
+
+def test_independent_actors_have_tracks_of_shards(independent: tuple[Path, list[Any]]) -> None:
+    run_dir, rounds = independent
+    events = exported(run_dir)
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"shard 0", "shard 1", "batches"} <= set(tracks.values()) and "actor 0" not in tracks.values()
+    slices = [event for event in events if event["ph"] == "X"]
+    assert all((event["pid"], event["tid"]) in tracks and event["dur"] >= 0.0 for event in slices)
+    named = [event["name"] for event in slices]
+    usage = rounds[-1].usage
+    assert usage.fragments_dropped > 0 and usage.actor_failures > 0
+    assert sum(name.endswith(", dropped") for name in named) == usage.fragments_dropped
+    assert sum(name.endswith(", died") for name in named) == usage.actor_failures
+    batches = [event for event in slices if tracks[event["pid"], event["tid"]] == "batches"]
+    assert [event["name"] for event in batches] == [f"batch {i}" for i in range(len(batches))]
+    for shard in ("shard 0", "shard 1"):
+        own = [event for event in slices if tracks[event["pid"], event["tid"]] == shard]
+        outer = sorted((e["ts"], e["ts"] + e["dur"]) for e in own if e["name"].startswith("fragment"))
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(outer)), "one fragment after the other"
+        for event in own:
+            start, end = event["ts"], event["ts"] + event["dur"]
+            assert any(left - 1e-3 <= start and end <= right + 1e-3 for left, right in outer)
+    used = {(f.shard, f.number): f.versions for one in rounds for batch in one.batches for f in batch.fragments}
+    ended = [e for e in slices if "order" in e["args"] and "," not in e["name"]]
+    shown = {(e["tid"], int(e["name"].split()[1])): e["args"]["versions"] for e in ended}
+    assert used.items() <= shown.items()
+
+
+def test_the_data_queue_is_counted(independent: tuple[Path, list[Any]]) -> None:
+    run_dir, rounds = independent
+    counted = [event for event in exported(run_dir) if event["name"] == "data queue"]
+    lengths = [event["args"]["data queue"] for event in counted]
+    assert min(lengths) >= 0 and max(lengths) > 1 and lengths[-1] == rounds[-1].waiting
+    for one in rounds[1:]:
+        until = [event["args"]["data queue"] for event in counted if event["ts"] <= one.usage.seconds * 1e6 + 1e-3]
+        assert until[-1] == one.waiting
+
+
+def test_a_log_has_the_fragments_of_shards(independent: tuple[Path, list[Any]]) -> None:
+    run_dir, rounds = independent
+    done = call("plot.py", "--trace", run_dir / "jobs.csv", run_dir)
+    assert done.returncode == 0, done.stderr
+    log = read_log(run_dir / "jobs.csv")
+    fragments = [f for one in rounds for batch in one.batches for f in batch.fragments]
+    fragments += [f for one in rounds for f in one.dropped_fragments]
+    assert log.workers("actor") == 2
+    assert sorted(log.durations("actor")) == pytest.approx(sorted(f.end - f.begin for f in fragments))
+    assert log.durations("loader") == pytest.approx([0.1] * len(log.durations("loader")))
+    newest = log.kinds["actor"].ended
+    assert max(newest) <= rounds[-1].usage.updates and all(
+        first <= last for first, last in zip(log.kinds["actor"].begun, newest, strict=True)
+    )
+
+
+def test_durations_by_episodes_are_not_known_again(independent: tuple[Path, list[Any]]) -> None:
+    run_dir, _ = independent
+    config = load_config([*SMALL, *INDEPENDENT, "delays.by=episodes", "delays.actor_failure=0"])
+    (run_dir / "config.yaml").write_text(to_yaml(config))
+    done = call("plot.py", "--trace", run_dir / "out.json", run_dir)
+    assert done.returncode == 2 and "durations follow its episodes" in done.stderr
+
+
 def test_mistakes(tmp_path: Path, lived: Path) -> None:
     done = call("plot.py", "--trace", tmp_path / "x.json", tmp_path)
     assert done.returncode == 2 and "holds no run" in done.stderr

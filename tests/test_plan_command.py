@@ -306,6 +306,8 @@ REFUSED = {
     "executor=replay": "executor=replay takes real time, which no plan foretells; plan accepts executor=simulated.",
     "scaling=hydrozoa": "scaling.rule=hydrozoa changes the number of actors as training goes on, which no plan "
     "foretells; plan accepts scaling.rule of fixed, max",
+    "system=areal delays.by=episodes": "delays.by=episodes makes durations follow episodes that only training plays, "
+    "which no plan foretells; plan accepts delays.by=steps.",
     "resume=runs/one": "resume=runs/one is for training; plan accepts settings of a run, such as system=async.",
     "sweep.rey=local": "sweep.rey is not a config key",
     "--warmup=30 --rounds=30": "--warmup=30 must be less than --rounds=30.",

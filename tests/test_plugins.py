@@ -25,8 +25,11 @@ SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "
 CASES = {
     "rule": ["system.rule=quorum", "system.rule_options.share=0.25"],
     "admission": ["system.admission=back_pressure", "system.admission_options.waiting=1"],
-    "data_admission": ["system.actors=independent", "system.data_admission=within_versions",
-                       "system.data_admission_options.versions=20"],
+    "data_admission": [
+        "system.actors=independent",
+        "system.data_admission=within_versions",
+        "system.data_admission_options.versions=20",
+    ],
     "delay": ["delays.learner.kind=shared", "delays.learner.options.busy=0.3"],
     "jax_environments": ["env=mine/corridor", "env.kwargs.length=3"],
     "jax_environments-2": ["env=mine/point"],

@@ -26,8 +26,8 @@ from stellaris_jax.config.sections import (
     EnvConfig,
     NetworkConfig,
     PlatformConfig,
-    SystemConfig,
 )
+from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics
 from stellaris_jax.engine.spec import ProgramSpec

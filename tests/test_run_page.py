@@ -188,6 +188,92 @@ def test_one_round_can_be_seen(tmp_path: Path) -> None:
     assert left < 1 < right and all(tick == int(tick) for tick in axes.get_xticks() if left <= tick <= right)
 
 
+INDEPENDENT = [
+    "system=areal", "delays=pareto", "system.actor_shards=4", "system.sync_steps=32", "system.data_admission=bounded",
+    "delays.actor_failure=0.2", "num_seeds=3",
+]  # fmt: skip
+
+
+def independent_run(path: Path, *settings: str) -> Path:
+    """A run of independent actors with everything that a page shows."""
+    place = whole_run(path, rounds=8)
+    (place / "config.yaml").write_text(to_yaml(complete(compose_config([*INDEPENDENT, *settings]))))
+    return place
+
+
+def test_timelines_of_independent_actors(tmp_path: Path) -> None:
+    """Every segment of a used fragment is there with its version; batches, dropped and dead fragments, the queue."""
+    from stellaris_jax.timeline.plan import MinibatchLayout
+
+    place = independent_run(tmp_path / "run")
+    config = from_yaml(place / "config.yaml")
+    lived = [entry.round for entry in rounds_of(place, config, MinibatchLayout.of(config))]
+    page = tmp_path / "page.html"
+    write_page([place], page, rounds=[range(1, 9)])
+    titles = re.findall(r"<title>([^<]*)</title>", page.read_text())
+    used = [f for one in lived for batch in one.batches for f in batch.fragments]
+    for fragment in used:
+        own = [title for title in titles if f"; fragment {fragment.number} of shard {fragment.shard}, with" in title]
+        versions = [int(title.split("version ")[1].split(";")[0]) for title in own]
+        assert versions == fragment.versions
+    gone = [one for title in titles for one in (", dropped,", ", died,") if one in title]
+    assert gone.count(", dropped,") == lived[-1].usage.fragments_dropped > 0
+    assert gone.count(", died,") == lived[-1].usage.actor_failures > 0
+    batches = [title for title in titles if re.match(r"batch \d+, formed", title)]
+    assert len(batches) == sum(len(one.batches) for one in lived)
+    words = Reader(page).words
+    assert "shard 3" in words and "data queue" in words and "fragments that wait for a batch, at most" in words
+
+
+def test_data_of_independent_actors(tmp_path: Path) -> None:
+    """The page tells age, waiting, utilisation and the bias of dropping; not of actors that wait for rounds."""
+    assert "Data" not in Reader(write(whole_run(tmp_path / "waits", rounds=4))).headings
+    place = independent_run(tmp_path / "run")
+    lines = []
+    for line in (place / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        record["learned_steps"] = record["env_steps"] / 2
+        if record["kind"] == "round":
+            number = record["round"]
+            record |= {"data_lag": 2.0 + number % 2, "data_lag_max": 9, "data_lag_counts": [1, 2, 0, 4]}
+            record |= {"data_lag_batches": 1.5, "data_lag_seconds": 12.0, "data_queue": number % 3}
+            record |= {"data_queue_seconds": 3.5, "actor_utilisation": 0.75, "actor_blocked": 0.2}
+            record |= {"learner_utilisation": 0.4, "fragments_dropped": 3 * number, "fragments_dropped_share": 0.25}
+            record |= {"fragments_dropped_slowness": 1.4 if number % 2 else None, "actors_failed": number}
+            record |= {"fragments_dropped_return": 10.0 * number}
+        lines.append(json.dumps(record) + "\n")
+    (place / "metrics.jsonl").write_text("".join(lines))
+    page = Reader(write(place))
+    assert page.headings.index("Data") == page.headings.index("Staleness") + 1
+    figures = {row[0]: row[1] for table in page.tables for row in table if len(row) == 2}
+    assert figures["data lag, versions"] == "mean 2.50, largest 9"
+    assert figures["age of fragments, batches"] == "mean 1.50"
+    assert figures["actors"] == "roll 75 % of the time, wait 20 %"
+    assert figures["learners"] == "compute 40 % of the time"
+    assert figures["env steps"] == "16,384 rolled, 8,192 learned from (2.00 rolled per learned)"
+    dropped = "24, mean share 25 % of a round; mean slowness 1.40, return less that of used ones 45.0"
+    assert figures["fragments dropped"] == dropped and figures["rollouts that died"] == "8"
+    drawn = set(re.findall(r'aria-label="([^"]*)"', (place / "report.html").read_text()))
+    assert {"data lag (versions) over rounds", "distribution of data lag over all rounds"} <= drawn
+    assert {"return over env steps rolled", "return over env steps learned from"} <= drawn
+    assert "data/queue_seconds" not in page.words and "data/fragments_dropped_return" in page.words
+    # Beside a run whose actors wait, the table has the data lag.
+    write_page([place, tmp_path / "waits"], tmp_path / "both.html")
+    both = Reader(tmp_path / "both.html")
+    at = both.tables[0][0].index("data lag")
+    assert sorted(row[at] for row in both.tables[0][1:]) == ["-", "2.50 (max 9)"]
+    done = call("runs.py", place, tmp_path / "waits")
+    assert done.returncode == 0 and "data lag" in done.stdout and "2.00" in done.stdout
+    done = call("runs.py", tmp_path / "waits")
+    assert "data lag" not in done.stdout
+
+
+def test_a_timeline_that_only_training_knows_is_not_shown(tmp_path: Path) -> None:
+    place = independent_run(tmp_path / "run", "delays.by=episodes", "delays.actor_failure=0")
+    page = Reader(write(place))
+    assert "There is no timeline:" in page.words and "durations follow its episodes" in page.words
+
+
 def test_a_plugin_is_not_run(tmp_path: Path) -> None:
     place = whole_run(tmp_path / "run", rounds=8)
     (tmp_path / "mine.py").write_text("raise SystemExit('it was run')")

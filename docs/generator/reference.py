@@ -21,8 +21,8 @@ GROUPS = {
     "plugins": (
         "What plug-ins are made of",
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
-        ["register", "knob", "Rule", "Weight", "Admission", "DataAdmission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
-         "Correction", "Logger", "Wrapper", "Pool"],
+        ["register", "knob", "Rule", "Weight", "Admission", "DataAdmission", "Delay", "Scaling", "Algorithm",
+         "PolicyObjective", "Mask", "Correction", "Logger", "Wrapper", "Pool"],
         ["base.registry.Kind", "config.optioned.Optioned", "config.optioned.Numbered"],
     ),
     "environments": (

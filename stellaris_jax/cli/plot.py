@@ -1,6 +1,7 @@
 """Draws the curves of one run, compares several runs, or draws a timeline.
 
 stellaris-jax plot RUN_DIR [RUN_DIR ...] [--out FILE]
+stellaris-jax plot RUN_DIR --x env_steps,learned_steps          return over steps rolled and over those learned from
 stellaris-jax plot --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
 stellaris-jax plot --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
 stellaris-jax plot --trace out.json RUN_DIR [--timeline 100]    a timeline, or its first rounds, for ui.perfetto.dev
@@ -9,11 +10,13 @@ stellaris-jax plot --trace jobs.csv RUN_DIR                     the same as a lo
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 from stellaris_jax.config.trust import Trust
@@ -22,6 +25,8 @@ from stellaris_jax.config.trust import Trust
 
 METRICS = "metrics.jsonl"
 TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs where FILE ends in .csv or .jsonl"
+AXES = ("env_steps", "learned_steps", "simulated_seconds", "wall_seconds", "cost_usd")
+"""Axes that curves can be drawn over."""
 OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
@@ -37,38 +42,52 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--threshold", type=program.finite, metavar="X", help="with --sweep: show what reaching this return takes"
     )
+    axes = f"what curves are drawn over, of {', '.join(AXES)}; steps learned from count beside those rolled"
+    parser.add_argument("--x", type=_axes, default=[], metavar="AXIS,AXIS", help=axes)
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     program.add_trust(parser)
     arguments = parser.parse_mixed(argv)
     if arguments.trace is not None:
-        if arguments.out is not None or arguments.sweep is not None or len(arguments.subjects) != 1:
+        if arguments.out is not None or arguments.sweep is not None or arguments.x or len(arguments.subjects) != 1:
             parser.error("--trace takes one run directory and --timeline, nothing else")
         trust = program.trust_of(arguments)
         print(traced(Path(arguments.subjects[0]), arguments.trace, arguments.timeline, trust))
         return
     if arguments.sweep is not None:
         if arguments.out is not None or arguments.timeline is not None or arguments.subjects:
-            parser.error("--sweep takes no other argument than --threshold; its files go into its directory")
-        reported(arguments.sweep, arguments.threshold)
+            parser.error("--sweep takes no other argument than --threshold and --x; its files go into its directory")
+        reported(arguments.sweep, arguments.threshold, arguments.x)
         return
     if arguments.threshold is not None:
         parser.error("--threshold needs --sweep")
+    if arguments.x and arguments.timeline is not None:
+        parser.error("--x is of curves, and a timeline has none")
     if not arguments.subjects and arguments.timeline is None:
         parser.error("name a run directory")
     try:
-        path = draw(arguments.subjects, arguments.timeline, arguments.out)
+        path = draw(arguments.subjects, arguments.timeline, arguments.out, arguments.x)
     except OSError as error:
         raise RunError(f"{error.filename or arguments.out}: {error.strerror}.") from error
     print(path)
 
 
-def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
+def _axes(text: str) -> list[str]:
+    """Axes from a text such as `learned_steps,cost_usd`."""
+    axes = text.split(",")
+    for axis in axes:
+        if axis not in AXES:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(AXES)}, not {axis!r}{did_you_mean(axis, AXES)}")
+    return list(dict.fromkeys(axes))
+
+
+def draw(subjects: list[str], rounds: int | None, out: Path | None, axes: Sequence[str] = ()) -> Path:
     """Draw a timeline, one run, or a comparison of runs, and return the picture's path.
 
     Args:
       subjects: run directories; with `rounds`, overrides of a configuration.
       rounds: first rounds to draw the timeline of; None draws curves.
       out: picture to write; by default `OUT` says where.
+      axes: axes of the curves; see `stellaris_jax.report.curves.axes_of`.
     """
     if rounds is not None:
         return timeline(subjects, rounds, out or Path("timeline.png"))
@@ -80,13 +99,13 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
         if out is not None:
             checked(out)
         if len(run_dirs) == 1:
-            return plot_run(run_dirs[0], out)
+            return plot_run(run_dirs[0], out, axes)
         groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
         runs = {group.label: [run.path for run in group.runs] for group in groups}
-        return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
+        return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs", axes=axes)
 
 
-def reported(sweep_dir: Path, threshold: float | None) -> None:
+def reported(sweep_dir: Path, threshold: float | None, axes: Sequence[str] = ()) -> None:
     """Write the table and the curves of a sweep again. Raises RunError if points are damaged."""
     if not sweep_dir.is_dir():
         raise ConfigError(f"--sweep={sweep_dir} is not a directory.")
@@ -95,7 +114,7 @@ def reported(sweep_dir: Path, threshold: float | None) -> None:
         with working(f"reading the points of {sweep_dir}", when=has_points):
             from stellaris_jax.report.sweep import report
 
-            damaged = report(sweep_dir, threshold)
+            damaged = report(sweep_dir, threshold, axes)
     except OSError as error:
         raise RunError(f"{error.filename or sweep_dir}: {error.strerror}.") from error
     if damaged:

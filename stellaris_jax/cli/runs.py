@@ -18,11 +18,11 @@ from typing import Any
 from stellaris_jax.base.errors import ConfigError, RunError, printable
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
-from stellaris_jax.report.runs import differing_keys, setting
+from stellaris_jax.report.runs import counts_learned, differing_keys, setting
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.runs import run_store
 from stellaris_jax.runs.run_store import StoredRun
-from stellaris_jax.telemetry.format import MISSING, compact, dollars, duration, over_seeds, plural, value_text
+from stellaris_jax.telemetry.format import MISSING, compact, dollars, duration, number, over_seeds, plural, value_text
 
 FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",
@@ -125,9 +125,9 @@ def _list(runs: Sequence[StoredRun]) -> None:
     if not runs:
         print("no run matches --where")
     keys = differing_keys([stored.run.settings for stored in runs if stored.state != run_store.BROKEN])
-    console = wide_console()
+    console, lag = wide_console(), counts_learned([stored.run for stored in runs])
     print_table(
-        console, plural(len(runs), "run"), [_row(stored, keys) for stored in runs], ("run", "state", "differs in")
+        console, plural(len(runs), "run"), [_row(stored, keys, lag) for stored in runs], ("run", "state", "differs in")
     )
     for stored in runs:
         if stored.state in (run_store.INCOMPLETE, run_store.BROKEN):
@@ -135,18 +135,20 @@ def _list(runs: Sequence[StoredRun]) -> None:
                 print_sentence(console, f"damage: {sentence}")
 
 
-def _row(stored: StoredRun, keys: Sequence[str]) -> dict[str, str]:
-    """Cells of one run, by heading."""
+def _row(stored: StoredRun, keys: Sequence[str], lag: bool) -> dict[str, str]:
+    """Cells of one run, by heading; `lag`: with the data lag of its last round."""
     run = stored.run
     seeds = (run.summary or {}).get("eval_return_per_seed")
     mean, spread = _figure(stored, "eval_return_mean"), _figure(stored, "eval_return_ci95")
     returns = over_seeds(mean, spread, seeds if isinstance(seeds, list) and all(map(_is_number, seeds)) else None)
-    last = (run.rounds or [{}])[-1].get("env_steps")
+    last_round = (run.rounds or [{}])[-1]
+    last, data_lag = last_round.get("env_steps"), last_round.get("data_lag")
     return {
         "run": str(stored.path),
         "state": stored.state,
         "return": returns if mean is not None else MISSING,
         "steps": compact(_figure(stored, "env_steps") or (last if _is_number(last) else None)),
+        **({"last data lag": number(data_lag if _is_number(data_lag) else None, 2)} if lag else {}),
         "simulated": duration(_figure(stored, "simulated_seconds")),
         "cost": dollars(_figure(stored, "cost_usd")),
         "differs in": ", ".join(setting(key, run.settings.get(key)) for key in keys if run.config),

@@ -313,7 +313,7 @@ class LiveConfig(Section):
     actors: int = knob(
         0,
         "actor processes of rule fixed, which share env.num_envs; 0: as many as cores, environments or the platform's "
-        "actors allow, whatever is least",
+        "actors allow, whatever is least; independent actors have system.actor_shards",
         within="[0, inf)",
     )
     timeout: float = knob(

@@ -97,9 +97,9 @@ class Config(Section):
         """Number A of shards of independent actors; 0 with other actors."""
         if self.system.actors != "independent":
             return 0
-        envs, devices = self.env.num_envs, self.engine.devices
-        most = min(MOST_SHARDS, self.platform.actors, envs // devices)
-        fitting = [shards for shards in range(1, most + 1) if envs % (shards * devices) == 0]
+        # Devices have no say, because a run may continue on another number of them.
+        envs, most = self.env.num_envs, min(MOST_SHARDS, self.platform.actors)
+        fitting = [shards for shards in range(1, most + 1) if envs % shards == 0]
         return self.system.actor_shards or max(fitting, default=1)
 
     @property

@@ -176,7 +176,8 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     each = f" times engine.devices={devices}" if devices > 1 else ""
     yield (
         envs % (shards * devices) == 0,
-        f"system.actor_shards={shards}{each} must divide env.num_envs={envs}.",
+        f"system.actor_shards={shards}{each} must divide env.num_envs={envs}"
+        + (f"; on so many devices, give one that divides {envs // devices}." if devices > 1 else "."),
     )
     yield (
         shards <= c.platform.actors,
@@ -214,6 +215,12 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         "or auto are.",
     )
     yield (
-        c.executor == "simulated",
-        f"system.actors=independent is not possible with executor={c.executor}; barrier and pipelined are.",
+        c.delays.by == "steps" or c.executor == "simulated",
+        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are measured; steps is.",
+    )
+    actors = c.live.actors
+    yield (
+        c.executor != "live" or actors in (0, shards),
+        f"live.actors={actors} is not possible with independent actors, whose {shards} shards are an actor each; "
+        f"leave it at 0, or give system.actor_shards={actors}.",
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm, TargetNetwork
@@ -31,6 +32,18 @@ class DataLoader(NamedTuple):
     fragments: Samples
     order: jax.Array
     version: jax.Array
+
+    def samples(self, buffer: Any) -> Samples:
+        """Samples of the fragment in a buffer."""
+
+        def part(x: Any) -> Any:
+            rows = x.shape[0] // self.order.shape[0]
+            if isinstance(x, np.ndarray):
+                return x[buffer * rows : (buffer + 1) * rows]
+            return jax.lax.dynamic_slice_in_dim(x, buffer * rows, rows)
+
+        chosen: Samples = jax.tree.map(part, self.fragments)
+        return chosen
 
 
 class Cache(NamedTuple):
@@ -212,14 +225,20 @@ def clear_invalid(batch: Samples, sequences: bool) -> Samples:
 
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:
-    """Versions of the learner's and the behaviour policy, for each invocation; the mean one of its samples."""
+    """Versions of the learner's and the behaviour policy, for each invocation; the mean one of its valid samples."""
     fetched = cache.newest_version - versions.behind(cache.ring, cache.newest_version, invocations.slot)
     loader = cache.loader
     if loader.fragments.version is None:
         return Versions(fetched, loader.version[invocations.buffer])
     chosen = loader.order[invocations.buffer, invocations.minibatch]
     rows = invocations.buffer[..., None] * _rows(loader, loader.fragments) + chosen
-    return Versions(fetched, jnp.mean(loader.fragments.version[rows].astype(jnp.float32), axis=-1))
+    behaviour = loader.fragments.version[rows].astype(jnp.float32)
+    if loader.fragments.valid is None:
+        return Versions(fetched, jnp.mean(behaviour, axis=-1))
+    # A minibatch without any valid samples has no lag.
+    used = loader.fragments.valid[rows] & (chosen >= 0)
+    total, count = jnp.sum(jnp.where(used, behaviour, 0.0), axis=-1), jnp.sum(used, axis=-1)
+    return Versions(fetched, jnp.where(count > 0, total / jnp.maximum(count, 1), fetched))
 
 
 def policy_kl(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:

@@ -33,9 +33,9 @@ from stellaris_jax.engine.learner import Cache
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
-from stellaris_jax.engine.rollout import Fragment, RolloutInputs, episode_totals, rollout
+from stellaris_jax.engine.rollout import Fragment, RolloutInputs, rollout
 from stellaris_jax.engine.round_steps import RoundSteps, loop
-from stellaris_jax.engine.shards import Shards
+from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
 from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
@@ -57,6 +57,8 @@ class Engine:
       spec: static properties of the program.
     """
 
+    loses_state = False  # whether a failure within a chunk leaves no state
+
     def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
@@ -64,10 +66,10 @@ class Engine:
         self.axis = AXIS if spec.devices > 1 else None
         self.aggregator = partial(aggregator_of, spec, self.axis)
         self.layout = StateLayout(options, env, network, spec, self.aggregator)
-        self.shards = None if spec.collection is None or env is None else Shards(env, network, options, spec)
+        self.shards = None if spec.collection is None else Shards(env, network, options, spec)
         # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
-        self.compiled: dict[CompileKey, jax.stages.Compiled] = {}
+        self.compiled: dict[CompileKey, Any] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
 
@@ -96,7 +98,7 @@ class Engine:
 
         If the number of environments varies, the first `envs` of the first `width` environments take part.
         """
-        state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
+        state = published(state)
         present = self.present(width, envs)
         if fragment is None:
             state, fragment = self._roll(hyper, state, behaviour, width, present)
@@ -158,19 +160,15 @@ class Engine:
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Compute the episode totals of a fragment from the host."""
-        trajectory = fragment.trajectory
-        done = trajectory.terminated | trajectory.truncated
-        length = trajectory.valid.astype(jnp.float32)
-        totals, carried = episode_totals(trajectory.reward, length, done, state.actor.totals, hyper.gamma)
+        trajectory, carried = with_totals(fragment.trajectory, state.actor.totals, hyper.gamma)
         if present is not None:
             carried = jnp.where(rows(present, carried), carried, state.actor.totals)
-        actor = state.actor._replace(totals=carried)
-        return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
+        state = state._replace(actor=state.actor._replace(totals=carried))
+        return state, fragment._replace(trajectory=trajectory)
 
     def wave(self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave) -> WaveCarry:
         """Compute the wave's gradients on their versions, and aggregate them; publish if a group is complete."""
-        wave_state = wave_state.published()
-        cache = inputs.cache(wave_state)
+        cache = inputs.cache(wave_state := wave_state.published())
         invoke = partial(learner.gradient, self.network, self.spec, inputs.hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(invoke)(wave.invocations)
@@ -266,6 +264,13 @@ class Engine:
         )
         return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
 
+    def planned_wave(self, plan: Plan, inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
+        """Wave `w` of a plan, for all seeds; see `wave`."""
+        wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
+        mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
+        after: WaveCarry = mapped(inputs, wave_state, wave)
+        return after
+
     # A chunk -------------------------------------------------------------------------------------------------------
 
     def _chunk(
@@ -281,15 +286,9 @@ class Engine:
         collect = partial(self.collect, width)
         if seeds == 1:
             state, hyper, fragment = jax.tree.map(lambda x: x[0], (state, hyper, fragment))
-            squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
-            plan = plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
+            plan = of_one_seed(plan)
         lead = () if seeds == 1 else (seeds,)
-
-        def wave_body(inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
-            wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-            mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
-            after: WaveCarry = mapped(inputs, wave_state, wave)
-            return after
+        wave_body = partial(self.planned_wave, plan)
 
         def round_body(r: jax.Array, so_far: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = so_far
@@ -298,15 +297,13 @@ class Engine:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
-                waves = partial(wave_body, inputs)
-                wave_state = loop(plan.bounds[r], waves, WaveCarry.start(state))
+                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
-                state, sums = steps.run(state, r)
-                wave_state = WaveCarry.resumed(state, sums.gradients, sums.updates)
-                episodes, dropped = sums.kept, sums.dropped
+                done = steps.run(state, r)
+                state, wave_state, episodes, dropped = done.state, done.waves, done.episodes, done.dropped
             after, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
-            state = after if self.shards is None else steps.paused(state, after, sums)
+            state = after if self.shards is None else steps.paused(done, after)
             metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
@@ -373,9 +370,9 @@ class Engine:
         """
         self.compile(inputs)
         program = self.compiled[self.key(inputs.plan, inputs.width)]
-        data = self._replicated((np.int32(rounds), inputs.fragment))
+        data = self.replicated((np.int32(rounds), inputs.fragment))
         result: tuple[EngineState, RoundMetrics] = program(
-            inputs.state, self._replicated(inputs.hyper), self.put(inputs.plan), *data
+            inputs.state, self.replicated(inputs.hyper), self.put(inputs.plan), *data
         )
         return result
 
@@ -383,8 +380,15 @@ class Engine:
         """Plan placed on the mesh."""
         return put(plan, jax.tree.map(partial(NamedSharding, self.mesh), PLAN_SPECS))
 
-    def _replicated(self, tree: T) -> T:
+    def replicated(self, tree: T) -> T:
+        """Arrays on all devices."""
         return put(tree, self.layout.replicated)
+
+
+def of_one_seed(plan: Plan) -> Plan:
+    """Plan of one seed without the axis of seeds."""
+    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
+    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
 
 
 SHARED = ("bounds", "learning_rate", "steps", "ends")

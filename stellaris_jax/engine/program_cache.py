@@ -10,6 +10,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk_cache import ChunkCache
 from stellaris_jax.engine.evaluate import Evaluator
+from stellaris_jax.engine.host_program import HostEngine
 from stellaris_jax.engine.probes import Probe, make_probe
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec
@@ -39,7 +40,8 @@ class ProgramCache:
 
     def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec) -> Engine:
         """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
-        return self._once(("engine", *_shape(config), spec), lambda: Engine(config.env, env, network, spec))
+        kind = HostEngine if spec.collection is not None and spec.host_fragments else Engine
+        return self._once(("engine", *_shape(config), spec), lambda: kind(config.env, env, network, spec))
 
     def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
         """Evaluator that plays `episodes` episodes of an environment inside the program."""

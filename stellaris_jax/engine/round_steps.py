@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.engine import versions
 from stellaris_jax.engine.prepare import EpisodeStatistics
-from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes
+from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes, published
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import publish_statistics
 from stellaris_jax.engine.wave import RoundInputs, UpdateSums, WaveCarry
@@ -28,38 +27,43 @@ def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T) -> T:
     return result
 
 
-class Sums(NamedTuple):
-    """Sums over a round, or a part of it.
+class SoFar(NamedTuple):
+    """State within a round of independent actors, and sums over its part so far.
 
     Attributes:
-      gradients: `GradientSums` as a vector `[K]`.
-      updates: sums over updates.
-      kept: statistics of the episodes in used data.
-      dropped: statistics of the episodes in dropped data.
+      state: training state.
+      sums: sums over the round's gradients, as in `WaveCarry`, `[K]`.
+      update_sums: sums over the round's updates.
+      episodes: statistics of episodes in the data of the round's batches.
+      dropped: statistics of episodes in dropped data.
     """
 
-    gradients: jax.Array
-    updates: UpdateSums
-    kept: EpisodeStatistics
+    state: EngineState
+    sums: jax.Array
+    update_sums: UpdateSums
+    episodes: EpisodeStatistics
     dropped: EpisodeStatistics
 
     @classmethod
-    def zeros(cls, state: EngineState) -> Sums:
-        """Sums over nothing."""
+    def start(cls, state: EngineState) -> SoFar:
+        """State at a round's begin, or where its last stretch has ended."""
+        if state.partial is not None:
+            sums, rest = state.partial[..., :-9], jnp.moveaxis(state.partial[..., -9:], -1, 0)
+            episodes = (EpisodeStatistics(*rest[3:6]), EpisodeStatistics(*rest[6:]))
+            return cls(state, sums, UpdateSums(*rest[:3]), *episodes)
         none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
         start = WaveCarry.start(state)
-        return cls(start.sums, start.update_sums, none, none)
+        return cls(state, start.sums, start.update_sums, none, none)
 
-    @classmethod
-    def of(cls, vector: jax.Array) -> Sums:
-        """Sums from a vector `[..., K + 9]`."""
-        gradients, rest = vector[..., :-9], jnp.moveaxis(vector[..., -9:], -1, 0)
-        return cls(gradients, UpdateSums(*rest[:3]), EpisodeStatistics(*rest[3:6]), EpisodeStatistics(*rest[6:]))
+    @property
+    def waves(self) -> WaveCarry:
+        """Carry after the last wave of gradients."""
+        return WaveCarry.resumed(self.state, self.sums, self.update_sums)
 
     def vector(self) -> jax.Array:
         """Sums as one vector `[..., K + 9]`."""
-        rest = jnp.stack([*self.updates, *self.kept, *self.dropped], axis=-1)
-        return jnp.concatenate([self.gradients, rest], axis=-1)
+        rest = jnp.stack([*self.update_sums, *self.episodes, *self.dropped], axis=-1)
+        return jnp.concatenate([self.sums, rest], axis=-1)
 
 
 class RoundSteps(NamedTuple):
@@ -79,29 +83,25 @@ class RoundSteps(NamedTuple):
     plan: Plan
     wave: Callable[[RoundInputs, jax.Array, WaveCarry], WaveCarry]
 
-    def run(self, state: EngineState, round_: jax.Array) -> tuple[EngineState, Sums]:
-        """Execute a round's steps; returns the state and the sums over the round."""
-        start = Sums.zeros(state) if state.partial is None else Sums.of(state.partial)
-        result: tuple[EngineState, Sums] = loop(self.plan.bounds[round_], partial(self._step, round_), (state, start))
-        return result
+    def run(self, state: EngineState, round_: jax.Array) -> SoFar:
+        """Execute a round's steps."""
+        done: SoFar = loop(self.plan.bounds[round_], partial(self._step, round_), SoFar.start(state))
+        return done
 
-    def paused(self, before: EngineState, after: EngineState, sums: Sums) -> EngineState:
+    def paused(self, before: SoFar, after: EngineState) -> EngineState:
         """State after a stretch: `after` the round if it ends the round, else `before` that, with the sums so far."""
         ends = self.plan.ends
         if ends is None:
             return after
-        kept = jnp.where(ends, 0.0, sums.vector())
-        coefficient = jnp.where(ends, after.kl_coefficient, before.kl_coefficient)
-        return after._replace(kl_coefficient=coefficient, round=before.round + ends, partial=kept)
+        kept = jnp.where(ends, 0.0, before.vector())
+        coefficient = jnp.where(ends, after.kl_coefficient, before.state.kl_coefficient)
+        return after._replace(kl_coefficient=coefficient, round=before.state.round + ends, partial=kept)
 
-    def _step(self, round_: jax.Array, k: jax.Array, so_far: tuple[EngineState, Sums]) -> tuple[EngineState, Sums]:
-        state, (sums, update_sums, kept, dropped) = so_far
+    def _step(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
+        state = so_far.state
         collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
         assert collection is not None, "actors are not independent"
         assert bounds is not None, "actors are not independent"
-
-        def publish(state: EngineState) -> EngineState:
-            return state._replace(ring=versions.publish(state.ring, state.version, state.params))
 
         def whole(i: jax.Array, state: EngineState) -> EngineState:
             chosen = (collection.whole_slot[i], collection.whole_number[i], collection.whole_rows[i])
@@ -113,15 +113,24 @@ class RoundSteps(NamedTuple):
             rolled: EngineState = seeds(self.shards.wave)(self.hyper, state, segments)
             return rolled
 
+        state = seeds(published)(state)
+        state = loop(bounds.whole[k], whole, state)
+        state = loop(bounds.waves[k], wave, state)
+        return self.learn(round_, k, so_far._replace(state=state))
+
+    def learn(self, round_: jax.Array, k: jax.Array, so_far: SoFar) -> SoFar:
+        """Execute what follows a step's collection: drop fragments, form batches, compute gradients."""
+        state, sums, update_sums, kept, dropped = so_far
+        collection, bounds, seeds = self.plan.collection, self.plan.steps, self.over_seeds
+        assert collection is not None, "actors are not independent"
+        assert bounds is not None, "actors are not independent"
+
         def form(i: jax.Array, so_far: tuple[EngineState, EpisodeStatistics]) -> tuple[EngineState, EpisodeStatistics]:
             state, kept = so_far
             chosen = (collection.rows[i], collection.buffer[i], collection.order[i])
             state, episodes = seeds(self.shards.form)(self.hyper, state, *chosen)
             return state, jax.tree.map(jnp.add, kept, episodes)
 
-        state = seeds(publish)(state)
-        state = loop(bounds.whole[k], whole, state)
-        state = loop(bounds.waves[k], wave, state)
         dropped = jax.tree.map(jnp.add, dropped, seeds(dropped_episodes)(state, collection.dropped[k]))
         state, kept = loop(bounds.batches[k], form, (state, kept))
         inputs = RoundInputs(self.hyper, state.loader, state.kl_coefficient, self.plan.learning_rate[round_])
@@ -130,4 +139,4 @@ class RoundSteps(NamedTuple):
         waves = loop(bounds.gradients[k], partial(self.wave, inputs), carry)
         state = waves.end(state)
         store = seeds(publish_statistics)(state.store, state.normalizers.obs, state.version, before)
-        return state._replace(store=store), Sums(waves.sums, waves.update_sums, kept, dropped)
+        return SoFar(state._replace(store=store), waves.sums, waves.update_sums, kept, dropped)

@@ -8,7 +8,7 @@ A seed in its own thread gives the same bits, regardless of concurrent work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,9 +19,10 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.base.machine import cores
+from stellaris_jax.engine import store
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.program import Engine
-from stellaris_jax.engine.rollout import Fragment, Normalizers
+from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.state import EngineInputs, EngineState, policies
 from stellaris_jax.engine.store import every_version_acts_with
 from stellaris_jax.engine.wave import RoundMetrics
@@ -63,6 +64,7 @@ class SeedStates:
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
         self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.spec.seeds)
         self._states: list[EngineState] | None = None
+        self._before: list[EngineState] | None = None
         self._running = False
         self._single = len(engine.spec.blocks(len(self.seeds))) == 1
         # Programs on several devices wait for each other, so only one of them may run at a time.
@@ -124,43 +126,67 @@ class SeedStates:
         slots = (plan.behaviour[0] for plan in chunk.plans)
         return joined([policies(*pair) for pair in zip(self.states, slots, strict=True)])
 
-    def forget_episodes(self) -> None:
-        """Reset the return of each unfinished episode, because the episodes are lost."""
+    def forget_episodes(self, broken: Sequence[Sequence[tuple[int, int]]] = ()) -> None:
+        """Reset the return of each unfinished episode, because the episodes are lost.
 
-        def without(state: EngineState) -> EngineState:
+        Args:
+          broken: row of the store and last step of each fragment in whose middle its episodes are lost, for each seed.
+            The step becomes the end of an episode, and is no sample.
+        """
+
+        def without(state: EngineState, broken: Any) -> EngineState:
             totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
-            return state._replace(actor=state.actor._replace(totals=totals))
+            state = state._replace(actor=state.actor._replace(totals=totals))
+            for seed, places in enumerate(broken):
+                for place in places:
+                    state = state._replace(store=store.cut(state.store, (seed, *place)))
+            return state
 
-        self._states = [without(state) for state in self.states]
+        rows = self.blocks(list(broken)) if broken else [()] * len(self.states)
+        self._states = list(map(without, self.states, rows))
 
-    def start(self, chunk: Chunk, fragment: Fragment | None) -> Running:
+    def start(self, chunk: Chunk, fragment: Any) -> Running:
         """Start a chunk on the device for all seeds; states are unavailable until `finish`.
 
         Args:
           chunk: planned chunk.
-          fragment: `[S, ...]`, its data if it comes from the host.
+          fragment: `[S, ...]`, its data if it comes from the host; a list of `[S]` rollers if shards roll them.
+
+        After a failure the states are those before the chunk, here and in `finish`.
         """
         states = self.states
         fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
         rounds = len(chunk.rounds)
 
         def execute(
-            state: EngineState, plan: Plan, fragment: Fragment | None, width: int, envs: list[int]
+            state: EngineState, plan: Plan, fragment: Any, width: int, envs: list[int]
         ) -> tuple[EngineState, RoundMetrics]:
             if not any(envs):
                 return passed(state, rounds)
             return self.engine.run(EngineInputs(state, self.hyper, plan, fragment, width), rounds)
 
+        if self.engine.loses_state:
+            self._before = states
+            states = jax.tree.map(lambda x: x.copy(), states)
         work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
         self._states, self._running = None, True
-        if self._threads is None:
+        if self._threads is not None:
+            return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
+        try:
             return Running(rounds, [execute(*arguments) for arguments in work])  # returns before the result is computed
-        return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
+        except BaseException:
+            self._step_back()
+            raise
 
     def finish(self, running: Running) -> RoundMetrics:
         """Wait for a chunk and return its rounds' metrics, NumPy arrays `[R, S]`."""
-        done = [block.result() if isinstance(block, Future) else block for block in running.blocks]
-        self._states, self._running = [state for state, _ in done], False
+        try:
+            done = [block.result() if isinstance(block, Future) else block for block in running.blocks]
+        except Exception:
+            wait([block for block in running.blocks if isinstance(block, Future)])
+            self._step_back()
+            raise
+        self._states, self._running, self._before = [state for state, _ in done], False, None
         metrics = jax.device_get([metrics for _, metrics in done])
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
@@ -172,6 +198,11 @@ class SeedStates:
         done = list(over(function, range(len(states)), states))
         self._states, self._running = [state for state, _ in done], False
         return [result for _, result in done]
+
+    def _step_back(self) -> None:
+        """Restore the states before a chunk that failed, if they were kept."""
+        if self._before is not None:
+            self._states, self._running, self._before = self._before, False, None
 
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
         """Call a function for each block with its state and its element of each of `rows`; returns the results."""

@@ -8,15 +8,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, store, versions
 from stellaris_jax.engine.aggregator import rows as as_rows
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.mesh import AXIS
-from stellaris_jax.engine.prepare import EpisodeStatistics, collected, ended_episodes, prepared
-from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, rollout
+from stellaris_jax.engine.prepare import Collected, EpisodeStatistics, collected, ended_episodes, prepared
+from stellaris_jax.engine.rollout import (
+    ActorState,
+    Fragment,
+    Normalizers,
+    RolloutInputs,
+    Trajectory,
+    episode_totals,
+    rollout,
+)
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.base import VecEnv
@@ -26,21 +36,21 @@ class Shards(NamedTuple):
     """Program parts of independent actors, for one seed and one device.
 
     Attributes:
-      env: the environment.
+      env: the environment; `None` if the host steps it.
       network: the policy's network.
       options: options of observations and rewards.
       spec: program spec of the run.
     """
 
-    env: VecEnv
+    env: VecEnv | None
     network: ActorCritic
     options: EnvConfig
     spec: ProgramSpec
 
     @property
     def axis(self) -> str | None:
-        """Mesh axis of several devices."""
-        return AXIS if self.spec.devices > 1 else None
+        """Mesh axis of several devices, which share the environments unless these are on the host."""
+        return AXIS if self.spec.devices > 1 and not self.spec.host_fragments else None
 
     def _keys(self, state: EngineState, number: jax.Array) -> FragmentKeys:
         """Keys of fragment `number` on this device; `envs` has the shape `[A, n]`."""
@@ -56,8 +66,6 @@ class Shards(NamedTuple):
         """Segments `[A, t, n, ...]`, gathered from all devices."""
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
-        if data.valid is not None and data.raw_obs is not None:  # statistics leave out NaN
-            data = data._replace(raw_obs=jnp.where(as_steps(data.valid, data.raw_obs), data.raw_obs, jnp.nan))
         if self.axis is not None:
             data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
             carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
@@ -68,8 +76,7 @@ class Shards(NamedTuple):
         self, hyper: Hyper, state: EngineState, slot: jax.Array, number: jax.Array, rows: jax.Array
     ) -> EngineState:
         """Roll fragment `number` of all shards with the version in a ring slot, into the rows `[A]` of the store."""
-        shape, kept = self.spec.collection, _store(state)
-        assert shape is not None, "actors are not independent"
+        assert self.env is not None, "fragments come from the host"
         keys = self._keys(state, number)
         keys = keys._replace(envs=keys.envs.reshape(-1))
         before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
@@ -78,8 +85,48 @@ class Shards(NamedTuple):
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
+        return self._stored(state, slot, rows, before.carry, actor, trajectory)
+
+    def host_whole_wave(
+        self, hyper: Hyper, state: EngineState, slot: jax.Array, rows: jax.Array, data: HostData
+    ) -> EngineState:
+        """Store a whole wave that the host has rolled with the version in a ring slot."""
+        state = published(state)
+
+        def together(x: jax.Array) -> jax.Array:  # [A, T, n, ...] -> [T, N, ...]
+            return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])
+
+        flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
+        columns = data.trajectory._replace(last_obs=data.trajectory.last_obs[:, None])
+        trajectory: Trajectory = jax.tree.map(together, columns)
+        trajectory = trajectory._replace(last_obs=trajectory.last_obs[0])
+        trajectory, totals = with_totals(trajectory, flat(state.actor.totals), hyper.gamma)
+        return self._stored(state, slot, rows, flat(data.carry), ActorState(None, None, totals), trajectory)
+
+    def _stored(
+        self,
+        state: EngineState,
+        slot: jax.Array,
+        rows: jax.Array,
+        carry: Carry,
+        actor: ActorState,
+        trajectory: Trajectory,
+    ) -> EngineState:
+        """Store a trajectory `[T, N, ...]` of all shards.
+
+        Args:
+          state: training state before.
+          slot: ring slot of the version that acted.
+          rows: rows of the store, `[A]`.
+          carry: memory's states at the first observations.
+          actor: states of the environments after it.
+          trajectory: the trajectory.
+        """
+        shape, kept = self.spec.collection, _store(state)
+        assert shape is not None, "actors are not independent"
+        params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         version = state.version - versions.behind(state.ring, state.version, slot)
-        fragment = Fragment(trajectory, params, normalizers, version, before.carry)
+        fragment = Fragment(trajectory, params, normalizers, version, carry)
         data = collected(self.network, self.options, fragment)
 
         def by_shard(x: jax.Array) -> jax.Array:
@@ -88,7 +135,7 @@ class Shards(NamedTuple):
         columns = trajectory._replace(last_obs=trajectory.last_obs[None], first=None)
         episodes = jax.vmap(lambda one: ended_episodes(one, None))(jax.tree.map(by_shard, columns))
         sharded = partial(jax.tree.map, lambda x: x.reshape(shape.shards, -1, *x.shape[1:]))
-        fragment = fragment._replace(carry=sharded(before.carry), version=jnp.full(shape.shards, version))
+        fragment = fragment._replace(carry=sharded(carry), version=jnp.full(shape.shards, version))
         rolled = self._rolled(fragment, episodes, jax.tree.map(by_shard, data))
         zeros = jnp.zeros(shape.shards, jnp.int32)
         kept = store.write(kept, rolled, rows, zeros, zeros)
@@ -111,35 +158,89 @@ class Shards(NamedTuple):
 
     def wave(self, hyper: Hyper, state: EngineState, wave: Segments) -> EngineState:
         """Roll one segment of each shard with a version of its own, into the store."""
-        shape, kept, steps = self.spec.collection, _store(state), self.spec.segment_steps
+        shape, steps = self.spec.collection, self.spec.segment_steps
         assert shape is not None, "actors are not independent"
         fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
         keys = jax.vmap(partial(self._keys, state))(wave.number)
         places = jnp.arange(shape.width)
         keys = keys._replace(envs=keys.envs[places, wave.shard])  # each shard's own of its fragment's
-        version = state.version - versions.behind(state.ring, state.version, wave.slot)
         first, normalizers = wave.segment * steps, self._normalizers(state, wave.slot)
-        one = Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
+        one, env = self._seen_axes, self.env
+        assert env is not None, "fragments come from the host"
 
-        def roll(inputs: RolloutInputs) -> tuple[ActorState, Any, EpisodeStatistics, Any]:
-            run = rollout(self.env, self.network, self.options, steps, inputs, self.spec.steps)
-            actor, trajectory = run
+        def roll(inputs: RolloutInputs) -> tuple[ActorState, Any, EpisodeStatistics]:
+            actor, trajectory = rollout(env, self.network, self.options, steps, inputs, self.spec.steps)
             fragment = Fragment(trajectory, inputs.params, inputs.normalizers, 0, inputs.actor.carry)
-            return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None), None
+            return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
 
         axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
-        everyone = shape.width == shape.shards
-        before = state.actor if everyone else jax.tree.map(lambda x: x[wave.shard], state.actor)
+        before = self._of_wave(state.actor, wave)
         if before.alive is not None:
             before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
         inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
-        actor, data, episodes, _ = jax.vmap(roll, in_axes=(axes,))(inputs)
+        actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
+        return self._written(state, wave, before.carry, actor, data, episodes)
+
+    def _of_wave(self, actor: ActorState, wave: Segments) -> ActorState:
+        """States of the shards that roll in a wave."""
+        shape = self.spec.collection
+        assert shape is not None, "actors are not independent"
+        if shape.width == shape.shards:
+            return actor
+        chosen: ActorState = jax.tree.map(lambda x: x[wave.shard], actor)
+        return chosen
+
+    def host_wave(self, hyper: Hyper, state: EngineState, wave: Segments, data: HostData) -> EngineState:
+        """Store a wave of segments that the host has rolled."""
+        state = published(state)
+        fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
+
+        def prepare(
+            params: jax.Array, normalizers: Normalizers, totals: jax.Array, data: HostData
+        ) -> tuple[jax.Array, Any, EpisodeStatistics]:
+            trajectory, totals = with_totals(data.trajectory, totals, hyper.gamma)
+            fragment = Fragment(trajectory, params, normalizers, 0, data.carry)
+            return totals, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
+
+        normalizers = self._normalizers(state, wave.slot)
+        mapped = jax.vmap(prepare, in_axes=(0, self._seen_axes, 0, 0))
+        totals, columns, episodes = mapped(fetched, normalizers, state.actor.totals, data)
+        return self._written(state, wave, data.carry, ActorState(None, None, totals), columns, episodes)
+
+    @property
+    def _seen_axes(self) -> Normalizers | None:
+        """Axes of `_normalizers` for slots `[A]`."""
+        return Normalizers(0, None) if self.options.normalize_observation else None  # type: ignore[arg-type]
+
+    def _written(
+        self,
+        state: EngineState,
+        wave: Segments,
+        carry: Carry,
+        actor: ActorState,
+        data: Collected,
+        episodes: EpisodeStatistics,
+    ) -> EngineState:
+        """Write a wave's segments `[A, t, n, ...]` into the store; shards that roll nothing keep their state.
+
+        Args:
+          state: training state before.
+          wave: the wave.
+          carry: memory's states at the first observations.
+          actor: states of the environments after it.
+          data: data of the segments.
+          episodes: statistics of the episodes that ended.
+        """
+        shape, kept = self.spec.collection, _store(state)
+        assert shape is not None, "actors are not independent"
+        version = state.version - versions.behind(state.ring, state.version, wave.slot)
         rolls = wave.row < shape.rows
+        before = self._of_wave(state.actor, wave)
         actor = jax.tree.map(lambda new, old: jnp.where(as_rows(rolls, new), new, old), actor, before)
-        if not everyone:
+        if shape.width != shape.shards:
             actor = jax.tree.map(lambda all_, new: all_.at[wave.shard].set(new), state.actor, actor)
-        fragment = Fragment(None, None, normalizers, version, before.carry)  # type: ignore[arg-type]
-        rolled = self._rolled(fragment, episodes, data)
+        fragment = Fragment(None, None, None, version, carry)  # type: ignore[arg-type]
+        rolled, first = self._rolled(fragment, episodes, data), wave.segment * self.spec.segment_steps
         kept = store.write(kept, rolled, wave.row, first, wave.segment)
         return state._replace(actor=actor, store=self._measured(kept, rolled.data, wave.shard, rolls))
 
@@ -167,19 +268,38 @@ class Shards(NamedTuple):
         return chosen, jax.tree.map(lambda x: jnp.where(buffer >= 0, x, 0.0), episodes)
 
 
+class HostData(NamedTuple):
+    """Segments that the host has rolled, one for each shard; arrays `[A, ...]`.
+
+    Attributes:
+      trajectory: trajectories `[A, t, n, ...]` of t steps, without the totals of episodes.
+      carry: memory's states at the first observations, `[A, n, ...]`; `None` without memory.
+    """
+
+    trajectory: Trajectory
+    carry: Carry
+
+
 class Segments(NamedTuple):
     """Segments of a collect wave of W places, `[W]`; see `stellaris_jax.timeline.collection.Collection`."""
 
-    shard: jax.Array
-    slot: jax.Array
-    number: jax.Array
-    segment: jax.Array
-    row: jax.Array
+    shard: Any
+    slot: Any
+    number: Any
+    segment: Any
+    row: Any
 
 
-def as_steps(valid: jax.Array, like: jax.Array) -> jax.Array:
-    """Flags `[A, t, n]` reshaped to broadcast against arrays `[A, t, n, ...]` such as `like`."""
-    return valid.reshape(valid.shape + (1,) * (like.ndim - valid.ndim))
+def published(state: EngineState) -> EngineState:
+    """State whose ring holds the newest version."""
+    return state._replace(ring=versions.publish(state.ring, state.version, state.params))
+
+
+def with_totals(trajectory: Trajectory, start: jax.Array, gamma: Number) -> tuple[Trajectory, jax.Array]:
+    """Trajectory from the host with its episode totals, and the totals after it `[N, 3]`; `start` are those before."""
+    done, length = trajectory.terminated | trajectory.truncated, trajectory.valid.astype(jnp.float32)
+    totals, carried = episode_totals(trajectory.reward, length, done, start, gamma)
+    return trajectory._replace(totals=totals), carried
 
 
 def _store(state: EngineState) -> store.Store:

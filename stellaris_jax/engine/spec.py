@@ -71,7 +71,8 @@ class ProgramSpec:
         return cls(
             algorithm=algorithm,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
-            seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
+            # Seeds whose fragments end with their episodes have stretches of their own.
+            seeds=config.num_seeds if seeds_vmapped(engine.members) and not follows else 1,
             minibatch_layout=MinibatchLayout.of(config),
             chunk_rounds=1 if host_fragments or is_adaptive(config) or follows else config.chunk_rounds,
             lanes=engine.lanes,

@@ -24,7 +24,7 @@ from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.engine.processes import put
-from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, init_actor, init_normalizers, viewed
+from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.store import PARTIAL_SUMS, Store, init_store
 from stellaris_jax.envs.base import VecEnv
@@ -71,14 +71,15 @@ class EngineInputs(NamedTuple):
       state: training state; `run` donates it.
       hyper: hyper-parameters, arrays `[S]`.
       plan: plan of the chunk; it has one round if the environments are host environments.
-      fragment: data from host environments, every leaf with a leading axis `[S]`; `None` if the program makes its own.
+      fragment: data from host environments, every leaf with a leading axis `[S]`; `None` if the program makes its own,
+        and a list of rollers if shards roll them (`stellaris_jax.engine.host_program`).
       width: number of environments compiled for, at least the number that takes part; `None` for all.
     """
 
     state: EngineState
     hyper: Hyper
     plan: Plan
-    fragment: Fragment | None = None
+    fragment: Any = None
     width: int | None = None
 
 

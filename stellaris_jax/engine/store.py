@@ -74,7 +74,7 @@ def init_store(
         reward=number,
         terminated=flag,
         truncated=flag,
-        valid=flag if shape.follows else None,
+        valid=flag if spec.has_invalid else None,
         value=number,
         next_value=number,
         discounted_return=number if options.normalize_reward else None,
@@ -159,8 +159,15 @@ def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, E
         return chosen.reshape(chosen.shape[0], -1, *chosen.shape[3:])
 
     data: Collected = jax.tree.map(columns, store.data)
+    valid, raw_obs = data.valid, data.raw_obs
+    if store.lengths is not None and raw_obs is not None:
+        assert valid is not None, "fragments end with their episodes"
+        # Statistics leave out NaN. A segment that never began has the observations of an older fragment in its row.
+        every = valid.reshape(valid.shape + (1,) * (raw_obs.ndim - valid.ndim))
+        data = data._replace(raw_obs=jnp.where(every, raw_obs, jnp.nan))
     if store.carry is not None:
-        ended = data.terminated | data.truncated
+        # The observation after a dead transition, which follows the end of an episode, is the first of an episode.
+        ended = data.terminated | data.truncated if data.valid is None else ~data.valid
         data = data._replace(first=jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]]))
     steps, envs = data.reward.shape
     version = jnp.repeat(store.version[rows], steps // store.version.shape[1], axis=1)  # [A, T]
@@ -189,3 +196,12 @@ def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Stor
     if store.statistics is None:
         return store
     return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))
+
+
+def cut(store: Store | None, place: tuple[int, int, int]) -> Store:
+    """Store of several seeds in which a step (seed, row, step) ends an episode, and is invalid."""
+    assert store is not None, "actors are not independent"
+    data = store.data
+    assert data.valid is not None, "the program steps the environments"
+    truncated, valid = data.truncated.at[place].set(True), data.valid.at[place].set(False)
+    return store._replace(data=data._replace(truncated=truncated, valid=valid))

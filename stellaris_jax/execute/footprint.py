@@ -235,5 +235,5 @@ def _store(
 
 
 def live_actors(config: Config) -> int:
-    """Number of actors of a live run without scaling."""
-    return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)
+    """Number of actors of a live run without scaling; one for each shard of independent actors."""
+    return config.actor_shards or min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)

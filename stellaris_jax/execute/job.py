@@ -16,6 +16,7 @@ from stellaris_jax.execute.loading import check, start_jax
 from stellaris_jax.execute.plugin_checks import check_plugins
 from stellaris_jax.execute.recording import Recording
 from stellaris_jax.runs.start import Start, start_of
+from stellaris_jax.timeline.data_admission import queue_capacity
 from stellaris_jax.timeline.scaling.limits import is_scaled
 
 
@@ -75,6 +76,15 @@ def _check_hosted(config: Config) -> None:
         raise ConfigError(
             f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
         )
+    if config.system.actors == "independent" and config.executor != "simulated":
+        raise ConfigError(
+            f"system.actors=independent is not possible with executor={config.executor} and env={config.env.name}, a "
+            "host environment; barrier and pipelined are."
+        )
+    if config.delays.by == "episodes":
+        raise ConfigError(
+            f"delays.by=episodes is not possible with env={config.env.name}, a host environment; delays.by=steps is."
+        )
     if config.executor == "live" and is_scaled(config):
         raise ConfigError(
             f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
@@ -85,8 +95,9 @@ def _check_hosted(config: Config) -> None:
 def as_executed(config: Config, recording: Recording | None = None) -> Config:
     """Configuration as it is executed; the one that is stored with the run stays as it was given.
 
-    A live run and its replay have as many actors as processes and one round per chunk. No rollout overlaps the learning
-    of the round before, except as `system.actors` says. A replay keeps as many versions as its recording reaches back.
+    A live run and its replay have as many actors as processes, one for each shard of independent actors, and one round
+    per chunk. No rollout overlaps the learning of the round before, except as `system.actors` says. A replay keeps as
+    many versions as its recording reaches back, and as many of the shards' fragments as it had.
 
     Args:
       config: configuration that can run.
@@ -97,7 +108,22 @@ def as_executed(config: Config, recording: Recording | None = None) -> Config:
     values: dict[str, object] = {"engine.chunk_rounds": 1, "env.overlap": False}
     if recording is not None:
         values["system.versions"] = max(recording.outline.oldest + 2, config.system.versions)
-    if not is_scaled(config):
+    if config.actor_shards:
+        values |= _shards(config, recording)
+    elif not is_scaled(config):
         recorded = 0 if recording is None else recording.outline.actors
         values["platform.actors"] = min(recorded, config.env.num_envs) or live_actors(config)
     return config.replace(values)
+
+
+def _shards(config: Config, recording: Recording | None) -> dict[str, object]:
+    """Values of keys that independent actors of a live run, or of its replay, have."""
+    if recording is None:
+        shards = config.actor_shards
+        return {"system.actor_shards": shards, "platform.actors": shards}
+    shards = recording.outline.actors
+    return {
+        "system.actor_shards": shards,
+        "platform.actors": shards,
+        "system.data_queue": max(queue_capacity(config.system, shards), recording.outline.rows - shards),
+    }

@@ -16,6 +16,8 @@ from stellaris_jax.live import pool
 from stellaris_jax.live.actor_inputs import Width
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.driver_steps import DriverSteps
+from stellaris_jax.live.free_conductor import FreeConductor
+from stellaris_jax.live.round_conductor import RoundConductor
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.scaling.limits import is_scaled
@@ -35,9 +37,7 @@ class LiveExecutor:
 
     def __init__(self, inputs: ExecutorInputs, make_pool: MakePool | None = None):
         self.inputs = inputs
-        steps = DriverSteps(inputs.engine, inputs.seed_states.hyper)
-        position = inputs.source.position if isinstance(inputs.source, LiveSource) else None
-        self.conductor = Conductor(inputs.config, steps, inputs.seeds[0], position)
+        self.conductor = _conductor_of(inputs)
         self.schedule = Schedule(inputs.config, inputs.spec, inputs.seeds, [self.conductor])
         self._make_pool: MakePool = make_pool or pool.make_pool
         self._is_warm = False
@@ -117,6 +117,16 @@ class LiveExecutor:
         if not is_scaled(self.inputs.config):
             return [_width(schedule.participants())]
         return [Width(n, n * schedule.limits.envs, schedule.width(n)) for n in schedule.limits.buckets]
+
+
+def _conductor_of(inputs: ExecutorInputs) -> Conductor:
+    """Conductor for `system.actors`."""
+    config, seed = inputs.config, inputs.seeds[0]
+    steps = DriverSteps(inputs.engine, inputs.seed_states.hyper)
+    if config.actor_shards:
+        return FreeConductor(config, steps, seed)
+    position = inputs.source.position if isinstance(inputs.source, LiveSource) else None
+    return RoundConductor(config, steps, seed, position)
 
 
 def _width(participants: Participants) -> Width:

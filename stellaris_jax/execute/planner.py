@@ -58,11 +58,20 @@ class Planner:
         self.shape, self.layout = schedule.spec.shape, schedule.spec.minibatch_layout
         collection = self.shape.collection
         self._collectors = [Collector(collection, self.shape.ring) for _ in schedule.seeds] if collection else []
-        self._sizes = [CollectionSizes.least(self.shape) for _ in schedule.blocks] if collection else []
+        self._sizes = [self._least_sizes() for _ in schedule.blocks] if collection else []
         # Recorded rounds are no function of the configuration.
         self._shared_by = shared_by(schedule.config, schedule.spec) if schedule.recorded is None else None
         self._simulated = 0  # rounds simulated so far; UNKNOWN while a round is being simulated
         self._chunks: deque[Chunk] = deque()  # planned, in order, not executed yet
+
+    def _least_sizes(self) -> CollectionSizes:
+        """Smallest capacities of collections; recorded rounds are known beforehand, so that they need one program."""
+        sizes, recorded = CollectionSizes.least(self.shape), self.schedule.recorded
+        if recorded is not None and self.shape.collection is not None:
+            collector = Collector(self.shape.collection, self.shape.ring)
+            for round_ in recorded.timeline.rounds:
+                sizes = sizes.fit(collector.steps(round_.record.sequence))
+        return sizes
 
     def next(self, in_flight: list[int] | None = None) -> Chunk:
         """Next chunk to execute; planned now if it was not.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.telemetry.integrity import digest_of, summary_digests
 from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.records import Fragment, Group, Segment
 from stellaris_jax.timeline.trace import ReplayedTimeline, Trace
 
 
@@ -25,27 +27,40 @@ class Outline(NamedTuple):
     Attributes:
       scales: learning rate factor of every round.
       actors: number of actors in the first round.
-      oldest: largest number of versions that a gradient reaches back or that a round publishes.
+      oldest: largest number of versions that a gradient or a segment reaches back, or that a round publishes.
       penalised: whether every gradient has its KL penalty coefficient.
+      rows: rows of the store that fragments of independent actors use; 0 with other actors.
+      constant: whether all rounds have as many actors.
     """
 
     scales: Sequence[float]
     actors: int
     oldest: int
     penalised: bool = True
+    rows: int = 0
+    constant: bool = True
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
         """Read a trace from beginning to end."""
-        scales, actors, oldest, penalised = array("d"), 1, 0, True
+        scales, actors, oldest, penalised, rows = array("d"), 1, 0, True, 0
+        clock, constant = 0, True
         for round_ in trace.rounds:
             groups = round_.record.groups
             actors = actors if scales else round_.record.actors
+            constant &= round_.record.actors == actors
             scales.append(round_.step_scale)
             ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
             oldest = max(oldest, len(groups), *ages)
+            for event in round_.record.sequence:
+                if isinstance(event, Group):
+                    clock = event.clock + 1
+                elif isinstance(event, Segment):
+                    oldest, rows = max(oldest, clock - event.version), max(rows, event.row + 1)
+                elif isinstance(event, Fragment):
+                    rows = max(rows, event.row + 1)
             penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
-        return cls(scales, actors, oldest if scales else 1, penalised)
+        return cls(scales, actors, oldest if scales else 1, penalised, rows, constant)
 
 
 class RecordedRounds(NamedTuple):
@@ -98,7 +113,9 @@ class Recording(NamedTuple):
                 f"trace={config.trace} has gradients without kl_coefficient, which a replay with "
                 f"algorithm.kl_coefficient={config.algorithm.kl_coefficient} needs; put back the trace as it was."
             )
-        return cls(trace, outline, from_yaml(_run_of(config) / "config.yaml"))
+        stored = from_yaml(_run_of(config) / "config.yaml")
+        _check_actors(config, stored, outline)
+        return cls(trace, outline, stored)
 
     def rounds(self, config: Config) -> RecordedRounds:
         """Rounds for a schedule; changed weights and another schedule of the learning rate take effect."""
@@ -107,6 +124,27 @@ class Recording(NamedTuple):
         weights = register.weight[system.weights](system.weight_options) if changed else None
         same = config.algorithm.anneal == self.stored.algorithm.anneal
         return RecordedRounds(ReplayedTimeline(self.trace.rounds, weights), self.outline.scales if same else None)
+
+
+def _check_actors(config: Config, stored: Config, outline: Outline) -> None:
+    """Raise ConfigError if a replay's actors cannot do what the recorded ones did."""
+    free = "independent"
+    keys = (
+        "system.actors",
+        "system.sync_steps",
+        "system.batches_in_flight",
+        "env.num_envs",
+        "algorithm.rollout_length",
+    )
+    for key in keys if free in (config.system.actors, stored.system.actors) else ():
+        value, recorded = attrgetter(key)(config), attrgetter(key)(stored)
+        if value != recorded:
+            raise ConfigError(f"{key}={value} is not possible with trace={config.trace}, which has {key}={recorded}.")
+    if config.system.actors == free and not (outline.constant and config.env.num_envs % outline.actors == 0):
+        raise ConfigError(
+            f"trace={config.trace} has rounds of {outline.actors} shards and of others, or they do not divide "
+            f"env.num_envs={config.env.num_envs}; put back the trace as it was."
+        )
 
 
 def read_trace(config: Config) -> Trace:

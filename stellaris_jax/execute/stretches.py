@@ -56,7 +56,7 @@ class StretchedExecutor:
         shape = inputs.spec.shape
         assert shape.collection is not None, "actors are not independent"
         self.collectors = [Collector(shape.collection, shape.ring) for _ in schedule.seeds]
-        self.sizes = [CollectionSizes.least(shape) for _ in schedule.seeds]
+        self.sizes = CollectionSizes.least(shape)
 
     @property
     def compiled(self) -> bool:
@@ -71,6 +71,7 @@ class StretchedExecutor:
 
     def step(self, ahead: bool) -> Executed:
         begun, schedule, before = time.perf_counter(), self.schedule, self.schedule.usages
+        compiling = self.inputs.engine.compile_seconds
         actors, envs, _ = schedule.participants()
         factor = schedule.learning_rate_factor(schedule.round)
 
@@ -94,7 +95,8 @@ class StretchedExecutor:
             collect_occupancy=[sum(one.occupancy for one in done) / len(done)],
         )
         schedule.advance(chunk)
-        return Executed(chunk, metrics, before, time.perf_counter() - begun, [])
+        compiling = self.inputs.engine.compile_seconds - compiling  # larger capacities than those so far
+        return Executed(chunk, metrics, before, max(time.perf_counter() - begun - compiling, 1e-9), [])
 
     def restart(self) -> None:
         for timeline, state in zip(self.schedule.timelines, self.schedule.states, strict=True):
@@ -113,7 +115,9 @@ class StretchedExecutor:
         def order(_: int, batch: int) -> np.ndarray:
             return minibatch_order(number, batch, spec.minibatch_layout)
 
-        plan, self.sizes[seed] = build_collection_plan(spec.shape, [[steps]], order, [factor], self.sizes[seed], ends)
+        plan, sizes = build_collection_plan(spec.shape, [[steps]], order, [factor], self.sizes, ends)
+        # All seeds share the largest capacities so far, so that few sizes are compiled.
+        self.sizes = CollectionSizes(*map(max, self.sizes, sizes))
         return plan
 
 

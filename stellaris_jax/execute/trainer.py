@@ -31,6 +31,7 @@ from stellaris_jax.execute.records import Accounts, Counters, Record, actor_stal
 from stellaris_jax.execute.schedule import Executed
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints, Saved
 from stellaris_jax.runs.start import SPACES
+from stellaris_jax.sources.resumption import Resumption
 from stellaris_jax.sources.source import source_of
 from stellaris_jax.timeline import Usage
 
@@ -266,7 +267,7 @@ class Trainer(Fixed):
         self.executor.restart()
         self.source.restore(source, saved.host)
         if train and not self.finished:
-            self.source.resume(source, checkpoints.actions, self.seed_states, restored, note)
+            self.source.resume(Resumption(source, checkpoints.actions, self.seed_states, restored, note))
         return restored
 
     # Reporting -----------------------------------------------------------------------------------------------------

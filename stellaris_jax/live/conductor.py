@@ -1,12 +1,15 @@
 """Conductor of a live run: drives the coordinator by real events, where the simulator uses drawn durations.
 
 A round is as in `stellaris_jax.timeline.simulate`, but its seconds are measured and its data and gradients are computed
-on demand. Work of a dead process is computed again; a function returns the same result in any process.
+on demand. Work of a dead process is computed again; a function returns the same result in any process. This module has
+learners and the parameter function; actors are in `round_conductor` (all roll a fragment a round) and `free_conductor`
+(each rolls at its own pace).
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,45 +18,38 @@ import numpy as np
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
-from stellaris_jax.live.actor_inputs import Actors, HostedActors, ProgramActors, Width
+from stellaris_jax.live.actor_inputs import Width
 from stellaris_jax.live.driver_steps import Delivered, DriverSteps, StoredFragment, StoredGradient, waves
 from stellaris_jax.live.functions import Pointer
-from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
-from stellaris_jax.live.rolls import ActingPolicy, Rolls
-from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
+from stellaris_jax.timeline import Gradient, Group, Round, Usage
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.record_json import as_data, record_of
-from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
+from stellaris_jax.timeline.trace import Failure, Published, RoundTrace
 
 MOST_DEATHS = 10
 """Number of consecutive deaths of one invocation after which the run gives up."""
 
 
-class Conductor:
+class Conductor(ABC):
     """Driver of one live run: feeds the coordinator with real events, and is the parameter function and data loader.
 
-    The pool computes fragments and gradients; the conductor stores samples, aggregates and publishes.
+    The pool computes data and gradients; the conductor stores samples, aggregates and publishes.
 
     Args:
       config: configuration of the run.
       steps: computations of the driver itself.
       seed: seed of the run.
-      position: position of the environments, if they are host environments.
     """
 
-    def __init__(self, config: Config, steps: DriverSteps, seed: int, position: EnvPosition | None = None):
+    def __init__(self, config: Config, steps: DriverSteps, seed: int):
         self.config, self.steps, self.seed = config, steps, seed
         self.spec, self.shape = steps.spec, steps.spec.shape
-        self.depth = config.system.fragments_in_flight
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
         self.pool: Pool | None = None
-        self.actors: Actors = ProgramActors() if position is None else HostedActors(position, seed)
-        self.rolls = Rolls(self.actors, self._call)
         self.traced: list[RoundTrace] = []
         self._origin = 0.0
         self._stamp = 0
@@ -65,14 +61,14 @@ class Conductor:
         self._deaths: dict[tuple[str, int], int] = {}
         self._forming: Group | None = None
         self._coefficient = 0.0
-        self._beginning = self.state()
 
     # A round -------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def round(
         self, state: EngineState, index: int, width: Width, step_scale: float
     ) -> tuple[EngineState, RoundMetrics, Round]:
-        """Collect fragment `index`, and continue until the next one can be started.
+        """Run round `index`.
 
         Args:
           state: state of the one seed, every leaf `[1, ...]`.
@@ -83,45 +79,46 @@ class Conductor:
         Returns:
           State after the round, its metrics `[1, 1]`, and its record.
         """
-        coordinator = self.coordinator
+
+    def _begin_round(self, state: EngineState, index: int, width: Width, step_scale: float) -> None:
+        """Take a state apart, and start a round's record."""
         self._origin = time.monotonic() - self.usage.seconds
-        self._record = Round(index, coordinator.clock, self.now, width.actors)
+        self._record = Round(index, self.coordinator.clock, self.now, width.actors)
         self._trace = RoundTrace(self._record, step_scale)
         self._step_scale = step_scale
         self._state, self._wave_state = self.steps.open(state)
         self._coefficient = float(self._state.kl_coefficient)
         if not self._versions:
             self._hand_out_state()
-        coordinator.remaining[index] = self._minibatches(width.envs)
-        self._roll(index, width)
-        consumed = index + 1 - self.depth
-        while self.rolls.under_way or self._forming or coordinator.remaining[consumed] > 0:
-            for gradient in coordinator.starts():
-                self._invoke(gradient)
-            if self._forming is not None:  # while learners compute
-                group, self._forming = self._forming, None
-                self._aggregate(group)
-                continue
-            invocations = self._pool.wait()
-            for done in invocations:
-                self._handle(done)
-            if invocations:
-                continue
-            if not coordinator.queue:
-                raise RunError(
-                    f"system.rule={self.config.system.rule} and system.admission={self.config.system.admission} let no "
-                    f"learner start at {self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
-                )
-            self._carry_out(coordinator.on_stall(self.now))
-        coordinator.remaining.pop(consumed, None)
-        self._forget(consumed)
-        state, metrics = self.steps.finish(self._state, self._wave_state, self._episodes)
-        metrics = jax.device_get(metrics)
-        self._trace.opened = self.actors.over()
+
+    def _end_round(self) -> Round:
+        """Complete a round's record and its trace."""
         self.usage.seconds = self.now
         record, record.usage = self._record, self.usage.copy()
         self.traced.append(self._trace)
-        return state, metrics, record
+        return record
+
+    def _happen(self) -> None:
+        """Aggregate the group that was formed, or process the next invocations that end; without any, the queue."""
+        if self._forming is not None:  # while learners compute
+            group, self._forming = self._forming, None
+            self._aggregate(group)
+            return
+        invocations = self._pool.wait()
+        for done in invocations:
+            self._handle(done)
+        if invocations:
+            return
+        if not self.coordinator.queue:
+            raise RunError(self._stuck())
+        self._carry_out(self.coordinator.on_stall(self.now))
+
+    def _stuck(self) -> str:
+        """Sentence on why nothing can go on."""
+        return (
+            f"system.rule={self.config.system.rule} and system.admission={self.config.system.admission} let no "
+            f"learner start at {self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
+        )
 
     @property
     def now(self) -> float:
@@ -133,10 +130,6 @@ class Conductor:
         assert self.pool is not None, "a round needs a pool"
         return self.pool
 
-    def _minibatches(self, envs: int) -> int:
-        layout = self.spec.minibatch_layout
-        return layout.epochs * layout.count(envs)
-
     def _handle(self, done: Done) -> None:
         """Process an invocation that has ended."""
         call = done.call
@@ -145,24 +138,23 @@ class Conductor:
             return
         self._deaths.pop((call.kind, call.number), None)
         if call.kind == ACTOR:
-            busy, rolling = 0.0, self.rolls.took(done)
-            if rolling is not None:
-                busy = self.rolls.seconds = _busy(done, rolling.behind > 0)
-                self.usage.actor_busy += busy
-                self.usage.actor_invocations += 1
-                self._trace.rolls.append(Roll(rolling.actor, self.now - busy, self.now))
-                self._record.actor_seconds += busy / self._record.actors
-            self.usage.actor_startup += done.elapsed - busy
-            if not self.rolls.under_way:
-                self._collect()
+            self._rolled(done)
         else:
             gradient = self._learning.pop(call.stamp)
-            busy = _busy(done)
+            busy = busy_seconds(done)
             self.usage.learner_busy += busy
             self.usage.learner_startup += done.elapsed - busy
             gradient.start = self.now - busy
             self._store_gradient(gradient, done.value)
             self._carry_out(self.coordinator.on_delivery(gradient, self.now, gradient.peers))
+
+    @abstractmethod
+    def _rolled(self, done: Done) -> None:
+        """Process the result of an actor."""
+
+    @abstractmethod
+    def _roll_again(self, done: Done) -> None:
+        """Bill an actor that has died, and start its work again."""
 
     def _store_gradient(self, gradient: Gradient, delivered: Delivered) -> None:
         """Store a delivered gradient with its peers, which the ring may drop meanwhile."""
@@ -182,40 +174,11 @@ class Conductor:
         self._count_death(done)
         self._trace.failures.append(Failure(call.kind, call.number, self.now - done.elapsed, self.now, done.reason))
         if call.kind == ACTOR:
-            self.usage.failures += 1
-            self.usage.actor_busy += done.elapsed
-            self.rolls.died(call)
+            self._roll_again(done)
         else:
             gradient = self._learning.pop(call.stamp)
             self.usage.learner_failed += done.elapsed
             self.coordinator.on_failure(gradient)
-
-    # Actors --------------------------------------------------------------------------------------------------------
-
-    def _roll(self, index: int, width: Width, rehearsal: bool = False) -> None:
-        """Start all actors on their shares of a fragment."""
-        params = self._versions[self.coordinator.clock]
-        self._normalizers = jax.device_get(self._state.normalizers)
-        acting = self._acting = ActingPolicy(params, self._pool.put(self._normalizers))
-        self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal)
-
-    def _collect(self) -> None:
-        """Turn a complete fragment into training data for learners."""
-        index, (_, envs, width) = self._record.index, self.rolls.width
-        rolled = self.rolls.assembled()
-        if rolled is None:
-            return
-        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
-        drawn = minibatch_order(self.seed, index, self.spec.minibatch_layout, envs, width)
-        order[: len(drawn)] = drawn
-        version, params = self._record.behaviour_version, self._pool.get(self._acting.params)
-        fragment = Fragment(rolled.trajectory, params, self._normalizers, np.int32(version), rolled.carry)
-        self._state, self._episodes, samples = self.steps.collect(
-            width, self._state, rolled.actor, np.int32(envs), order, fragment
-        )
-        self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), version)
-        self._record.arrived, self._record.complete = self.coordinator.clock, self.now
-        self.coordinator.on_data(index)
 
     # Learners ------------------------------------------------------------------------------------------------------
 
@@ -252,6 +215,7 @@ class Conductor:
                     del self._delivered[gradient.fragment, gradient.minibatch]
             else:
                 self._record.groups.append(action)
+                self._record.sequence.append(action)
                 self._forming = action
 
     def _aggregate(self, group: Group) -> None:
@@ -283,28 +247,17 @@ class Conductor:
             del self._versions[old]
         self._trace.versions.append(Published.of(version, self.now, params))
 
-    def _forget(self, fragment: int) -> None:
-        """Drop all data of fragments up to this one."""
-        for old in [old for old in self._fragments if old <= fragment]:
-            del self._fragments[old]
-
     # Warm-up, saving, restoring ------------------------------------------------------------------------------------
 
+    @abstractmethod
     def warm(self, state: EngineState, width: Width) -> None:
         """Compile everything in all processes, by a round that nothing is learned from.
 
         The conductor has to be restored afterwards.
         """
-        pool, steps = self._pool, self.steps
-        self.restore(self._beginning)
-        self._state, self._wave_state = steps.open(state)
-        self._record = Round(0, 0, 0.0, width.actors)
-        self._versions = {0: pool.put(np.asarray(jax.device_get(self._wave_state.params)))}
-        self._roll(0, width, rehearsal=True)
-        self._wait_all(self.rolls.took)
-        self._collect()
-        number = -width.actors  # learners cache data by the fragment's number, so each width has its own
-        self._fragments[number] = self._fragments.pop(0)
+
+    def _warm_learners(self, number: int) -> None:
+        """Compute a gradient on the data of fragment `number` in all learners, and aggregate one."""
         held = [0] * self.spec.peers
         for learner in range(self.coordinator.learners):
             self._learn(Gradient(number, 0, learner, 0, peers=held))
@@ -313,10 +266,6 @@ class Conductor:
         group = Group([Gradient(0, 0, 0, 0)], [1.0], 0, 0.0, False, None)
         self._step_scale = 0.0
         self._merge(group, [results[0]])
-        jax.block_until_ready(steps.finish(self._state, self._wave_state, self._episodes))
-        self._clear()
-        if not self.config.platform.prewarm:
-            pool.cool()
 
     def _wait_all(self, take: Callable[[Done], object]) -> None:
         """Pass the results of all invocations under way to `take`; dead ones are invoked again."""
@@ -328,9 +277,13 @@ class Conductor:
                     continue
                 self._count_death(done)
                 if done.call.kind == ACTOR:
-                    self.rolls.died(done.call)
+                    self._start_again(done)
                 else:
                     self._learn(self._learning.pop(done.call.stamp))
+
+    @abstractmethod
+    def _start_again(self, done: Done) -> None:
+        """Start the work of an actor that has died again."""
 
     def state(self) -> dict[str, Any]:
         """Mutable state as JSON data; work under way is repeated after a restore."""
@@ -344,15 +297,12 @@ class Conductor:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state()` returned, possibly through JSON."""
         self._clear()
-        self.usage = usage = self.coordinator.usage = Usage(**state["usage"])
-        if usage.actor_invocations:
-            self.rolls.seconds = usage.actor_busy / usage.actor_invocations
+        self.usage = self.coordinator.usage = Usage(**state["usage"])
         self.coordinator.restore(state)
         self._interrupted = [record_of(Gradient, gradient) for gradient in state["learning"]]
 
     def _clear(self) -> None:
         """Drop all work under way and its data."""
-        self.rolls.clear()
         self._learning, self._delivered, self._fragments, self._versions = {}, {}, {}, {}
         self._forming = None
 
@@ -366,12 +316,10 @@ class Conductor:
         if clock == 0:
             self._trace.versions.append(Published.of(0, self.now, newest))
         loader = jax.device_get(self._state.loader)
-        size = len(loader.fragments.advantage) // len(loader.order)
         for fragment, left in self.coordinator.remaining.items():
             if left > 0:
                 buffer = self.spec.shape.fragments.slot(fragment)
-                samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
-                data = self._pool.put((samples, loader.order[buffer]))
+                data = self._pool.put((loader.samples(buffer), loader.order[buffer]))
                 self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))
         unapplied = [*self.coordinator.queue, *self.coordinator.waiting_for_order]
         for gradient in [*unapplied, *self._interrupted]:
@@ -384,7 +332,7 @@ class Conductor:
         self._interrupted = []
 
 
-def _busy(done: Done, again: bool = False) -> float:
+def busy_seconds(done: Done, again: bool = False) -> float:
     """Seconds of an invocation that are billed as busy: computation and data transfer.
 
     Only computation counts if the invocation included its process's start or a replay of environments.

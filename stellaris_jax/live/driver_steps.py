@@ -11,10 +11,12 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, Samples
+from stellaris_jax.engine import store
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import ActorState, Fragment
+from stellaris_jax.engine.shards import Shards
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundInputs, RoundMetrics, Wave, WaveCarry
 from stellaris_jax.timeline.plan import Invocation
@@ -42,7 +44,7 @@ class StoredFragment(NamedTuple):
 
     Attributes:
       data: samples and order of the minibatches, as a handle of the pool.
-      version: version of the policy that acted.
+      version: version of the policy that acted; of several the oldest.
     """
 
     data: Any
@@ -64,6 +66,10 @@ class DriverSteps:
         self.collect = jax.jit(self._collect, donate_argnums=1, static_argnums=0)
         self.aggregate = jax.jit(self._aggregate, donate_argnums=1)
         self.finish = jax.jit(self._finish)
+        # Of independent actors.
+        self.write = jax.jit(store.write, donate_argnums=0)
+        self.form = jax.jit(self._form, donate_argnums=0)
+        self.publish_statistics = jax.jit(store.publish_statistics, donate_argnums=0)
 
     def _open(self, state: EngineState) -> tuple[EngineState, WaveCarry]:
         """Begin a round: take the one seed's state apart into an unchanging rest and the part that gradients change."""
@@ -77,6 +83,22 @@ class DriverSteps:
         """`Engine.collect` of a fragment that actors have rolled, with their state; also returns samples `[M, ...]`."""
         state = state._replace(actor=actor)
         return self.engine.store(self.hyper, state, fragment, order, self.engine.present(width, envs))
+
+    def _form(
+        self, state: EngineState, rows: jax.Array, buffer: jax.Array, order: jax.Array
+    ) -> tuple[EngineState, EpisodeStatistics, Samples]:
+        """Form a batch of the fragments in the store's rows `[A]`, with minibatches `[G, B]`; also returns its samples.
+
+        Args:
+          state: state without the fields that gradients change.
+          rows: rows of the batch's fragments.
+          buffer: the data loader's buffer for the batch.
+          order: minibatches of the batch.
+        """
+        engine = self.engine
+        shards = Shards(engine.env, engine.network, engine.options, self.spec)  # type: ignore[arg-type]
+        state, episodes = shards.form(self.hyper, state, rows, buffer, order)
+        return state, episodes, state.loader.samples(buffer)
 
     def _aggregate(
         self,

@@ -23,13 +23,16 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import DataLoader, Fetched
-from stellaris_jax.engine.rollout import ActorState, Normalizers, RolloutInputs, Trajectory, rollout
+from stellaris_jax.engine.prepare import collected, ended_episodes
+from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, Trajectory, rollout
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.live.free_actors import RolledSegment
 from stellaris_jax.live.hosts import HostActors, Programs, RequestedPosition, Share, Timed
 from stellaris_jax.live.pool import LEARNER
 from stellaris_jax.timeline.plan import Peers
+from stellaris_jax.timeline.records import Segment
 
 
 class Pointer(NamedTuple):
@@ -39,7 +42,7 @@ class Pointer(NamedTuple):
       fragment: number of the fragment.
       minibatch: number of the minibatch in the fragment.
       version: version of the policy to differentiate.
-      behaviour: version of the policy that acted.
+      behaviour: version of the policy that acted; of several the oldest, for samples have theirs then.
       kl_coefficient: weight of the KL penalty.
     """
 
@@ -97,9 +100,11 @@ class Functions:
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
 
     def invoke(self, kind: str, *arguments: Any) -> Timed:
-        """Call the function of a learner, `learn`, or of an actor, `roll`."""
+        """Call the function of a learner, `learn`, or of an actor: `roll`, or `roll_segment` of independent ones."""
         self._programs.waited = False
-        return self.learn(*arguments) if kind == LEARNER else self.roll(*arguments)
+        if kind == LEARNER:
+            return self.learn(*arguments)
+        return self.roll_segment(*arguments) if isinstance(arguments[0], Segment) else self.roll(*arguments)
 
     @property
     def compiled(self) -> bool:
@@ -119,6 +124,38 @@ class Functions:
         assert self.program_env is not None, "these actors step host environments"
         inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma)
         return rollout(self.program_env, self.network, self.config.env, self.spec.steps, inputs)
+
+    def roll_segment(
+        self, segment: Segment, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState
+    ) -> Timed:
+        """Roll a segment of an independent actor.
+
+        Args:
+          segment: segment to roll.
+          key: data of the PRNG key for all randomness.
+          params, normalizers: acting policy.
+          envs: state `[n, ...]` of the shard's environments.
+
+        Returns:
+          `RolledSegment`, as NumPy arrays.
+        """
+        numbers = tuple(np.int32(x) for x in (segment.shard, segment.number, segment.part))
+        return self._timed("segment", self._roll_segment, numbers, key, params, normalizers, envs)
+
+    def _roll_segment(
+        self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
+    ) -> RolledSegment:
+        shard, number, part = numbers
+        # Same draws as in the engine's own shards, so that the engine can replay the run.
+        envs, steps = self.spec.shard_envs, self.spec.segment_steps
+        keys = FragmentKeys.of(jax.random.wrap_key_data(key), number, self.spec.envs).part(shard * envs, envs)
+        assert self.program_env is not None, "these actors step host environments"
+        options = self.config.env
+        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, part * steps)
+        after, trajectory = rollout(self.program_env, self.network, options, steps, inputs, self.spec.steps)
+        data = collected(self.network, options, Fragment(trajectory, params, normalizers, 0, actor.carry))
+        episodes = jnp.stack(ended_episodes(trajectory, None))
+        return RolledSegment(after, data._replace(first=None), episodes)
 
     def learn(
         self,
@@ -164,7 +201,8 @@ class Functions:
         if isinstance(self.spec.algorithm, TargetNetwork):
             batch = learner.with_target(self.network, target, batch)
         peers = Peers(count, jnp.arange(len(others))) if self.spec.peers else None
-        fetched = Fetched(params, batch, others, peers, Versions(version, behaviour), kl_coefficient)
+        acting = behaviour if batch.version is None else batch.version
+        fetched = Fetched(params, batch, others, peers, Versions(version, acting), kl_coefficient)
         return learner.gradient_of(self.network, self.spec, self.hyper, fetched)
 
     def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:

@@ -105,12 +105,17 @@ def _checked(config: Config) -> Config:
             f"scaling.rule={config.scaling.rule} changes the number of actors as training goes on, which no plan "
             f"foretells; plan accepts scaling.rule of {constant}."
         )
+    if config.delays.by == "episodes":
+        raise ConfigError(
+            "delays.by=episodes makes durations follow episodes that only training plays, which no plan foretells; "
+            "plan accepts delays.by=steps."
+        )
     return config.replace({"env.name": resolve(config.env.name)})
 
 
 def _prefetches(config: Config) -> bool:
     """Whether actors of host environments roll out the next fragment before the policy has learned from this one."""
-    if not config.env.overlap:
+    if not config.env.overlap or config.system.actors == "independent":
         return False
     if config.env.name in register.environment:
         return isinstance(from_config(settled(config.env)), HostEnv)

@@ -20,11 +20,17 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import replacing
 from stellaris_jax.base.statistics import FEWEST, Curve, band, within_data
-from stellaris_jax.report.runs import Run, read_run, seed_curves
+from stellaris_jax.report.runs import LEARNED, Run, counts_learned, read_run, recorded_axis, seed_curves
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import clock, compact, dollars
 
-AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
+AXES = {
+    "env_steps": "env steps", LEARNED: "env steps learned from", "simulated_seconds": "simulated seconds",
+    "wall_seconds": "real seconds", "cost_usd": "dollars",
+}  # fmt: skip
+"""Axes of curves, and their names. Of independent actors, env steps are those rolled."""
+USUAL = ("env_steps", LEARNED, "simulated_seconds", "cost_usd")
+"""Axes of curves by default; steps learned from only if a run has independent actors."""
 # Okabe and Ito's palette, distinguishable under every common colour blindness.
 BLUE, ORANGE, GREEN, PINK, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
 BLACK = "#000000"
@@ -39,18 +45,18 @@ FEWEST_OF_A_LINE = 3
 FORMATS = (".png", ".pdf", ".svg")
 
 
-def plot_run(run_dir: Path, path: Path | None = None) -> Path:
-    """Draw `curve.png` of a run directory (or `path`) and return its path.
+def plot_run(run_dir: Path, path: Path | None = None, axes: Sequence[str] = ()) -> Path:
+    """Draw `curve.png` of a run directory (or `path`) over axes (see `axes_of`), and return its path.
 
     Raises ConfigError if the directory holds no metrics.
     """
     run = _with_records(run_dir)
     with readable(run_dir):
-        figure = run_figure(run)
+        figure = run_figure(run, axes)
     return save(figure, path or Path(run_dir) / "curve.png")
 
 
-def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Path:
+def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str, axes: Sequence[str] = ()) -> Path:
     """Draw a comparison of systems and return `path`.
 
     A label's curve is the mean over all seeds of all its runs, its band the 95 % interval over them.
@@ -59,13 +65,14 @@ def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Pat
       runs: run directories of the seeds, by label.
       path: picture to write.
       title: title of the figure.
+      axes: axes of the curves; see `axes_of`.
 
     Raises:
       ConfigError: a directory holds no metrics.
     """
     read = {label: [_with_records(run_dir) for run_dir in run_dirs] for label, run_dirs in runs.items()}
     with readable(path.parent):
-        figure = comparison_figure(read, title)
+        figure = comparison_figure(read, title, axes)
     return save(figure, path)
 
 
@@ -80,15 +87,32 @@ def readable(place: str | Path) -> Iterator[None]:
         raise ConfigError(f"{place}: the records are damaged, so that nothing can be drawn of them.") from error
 
 
+def axes_of(runs: Iterable[Run], chosen: Sequence[str] = ()) -> list[str]:
+    """Axes that returns of runs are drawn over.
+
+    Args:
+      runs: the runs.
+      chosen: keys of `AXES`; by default those of `USUAL`.
+    """
+    learned = counts_learned(runs)
+    return list(chosen) or [axis for axis in USUAL if axis != LEARNED or learned]
+
+
+def axis_name(axis: str, chosen: Sequence[str]) -> str:
+    """Name of an axis beside others: env steps are those rolled."""
+    return f"{AXES[axis]} rolled" if axis == "env_steps" and LEARNED in chosen else AXES[axis]
+
+
 @drawing()
-def run_figure(run: Run) -> Figure:
-    """Figure of one run: return on three axes, the distribution of staleness, the gate over rounds."""
+def run_figure(run: Run, chosen: Sequence[str] = ()) -> Figure:
+    """Figure of one run: return over axes (see `axes_of`), the distribution of staleness, the gate over rounds."""
+    chosen = axes_of([run], chosen)
     figure = titled(_title(run), height=6.2)
     (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
-    panels = top.subplots(1, len(AXES), sharey=True)
-    for axes, axis in zip(panels, AXES, strict=True):
+    panels = top.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    for axes, axis in zip(panels, chosen, strict=True):
         draw_run(axes, run, axis)
-        _finish_return(axes, axis, clock_name(AXES[axis], run), first=axes is panels[0])
+        _finish_return(axes, axis, clock_name(axis_name(axis, chosen), run), first=axes is panels[0])
     _legend(panels[0])
     distribution, gate = bottom.subplots(1, 2, width_ratios=(1, 2))
     draw_distribution(distribution, run)
@@ -102,20 +126,21 @@ def clock_name(axis: str, run: Run) -> str:
 
 
 @drawing()
-def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
-    """Figure that compares labels on three axes."""
+def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str, chosen: Sequence[str] = ()) -> Figure:
+    """Figure that compares labels over axes; see `axes_of`."""
+    chosen = axes_of([run for group in runs.values() for run in group], chosen)
     figure = titled(title, height=3.5)
-    panels = figure.subplots(1, len(AXES), sharey=True)
+    panels = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
     handles = []
     for index, (label, group) in enumerate(runs.items()):
         line = LINES[index // len(COLOURS) % len(LINES)]
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": line}
-        for axes, axis in zip(panels, AXES, strict=True):
+        for axes, axis in zip(panels, chosen, strict=True):
             curves = [curve for run in group for curve in seed_curves(run, axis)]
             draw_band(axes, curves, style)
         handles.append(Line2D([], [], **style, label=f"{label} ({len(curves)} seed{'s' * (len(curves) != 1)})"))
-    for axes, axis in zip(panels, AXES, strict=True):
-        _finish_return(axes, axis, AXES[axis], first=axes is panels[0])
+    for axes, axis in zip(panels, chosen, strict=True):
+        _finish_return(axes, axis, axis_name(axis, chosen), first=axes is panels[0])
     counts = [sum(len(seed_curves(run, "env_steps")) for run in group) for group in runs.values()]
     legend_below(figure, handles, columns=3, note=about_spread(counts))
     return figure
@@ -127,19 +152,19 @@ def draw_run(axes: Axes, run: Run, axis: str) -> None:
     Args:
       axes: axes to draw on.
       run: the run.
-      axis: key of `AXES`, or another clock of the metrics.
+      axis: key of `AXES`.
     """
     trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
     if ended.any():
-        x, y = thinned(column(run.rounds, axis)[ended]), thinned(trained[ended])
+        x, y = thinned(clock_column(run.rounds, axis)[ended]), thinned(trained[ended])
         axes.plot(x, y, color=ORANGE, linewidth=0.9, label="training episodes")
     curves = seed_curves(run, axis) if run.evaluations else []
     for index, (x, y) in enumerate(curves if len(curves) > 1 else ()):
         label = "evaluation, each seed" if index == 0 else None
         axes.plot(x, y, color=BLUE, linewidth=0.7, alpha=0.4, label=label)
     if run.evaluations:
-        x, mean = column(run.evaluations, axis), column(run.evaluations, "eval_return_mean")
+        x, mean = clock_column(run.evaluations, axis), column(run.evaluations, "eval_return_mean")
         half_width = column(run.evaluations, "eval_return_ci95")
         low, high, label = mean - half_width, mean + half_width, "evaluation, mean and 95 % over episodes"
         if len(curves) > 1:
@@ -177,9 +202,19 @@ def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> Non
             axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.45, marker="." if len(x) == 1 else None)
 
 
-def draw_distribution(axes: Axes, run: Run) -> None:
-    """Draw the distribution of the gradients' staleness, in percent."""
-    histograms = [row.get("staleness_counts") or [] for row in run.rounds]
+def draw_distribution(
+    axes: Axes, run: Run, key: str = "staleness_counts", x: str = "staleness", y: str = "gradients"
+) -> None:
+    """Draw a distribution over versions, in percent.
+
+    Args:
+      axes: axes to draw on.
+      run: the run.
+      key: key of the histograms in the records of rounds.
+      x: name of the values.
+      y: name of what they are counted of.
+    """
+    histograms = [row.get(key) or [] for row in run.rounds]
     counts = np.zeros(max(map(len, histograms), default=0))
     for histogram in histograms:
         counts[: len(histogram)] += histogram
@@ -191,8 +226,8 @@ def draw_distribution(axes: Axes, run: Run) -> None:
         text = f"mean {mean:.2f}\nmax {largest}"
         axes.text(0.97, 0.95, text, transform=axes.transAxes, ha="right", va="top", fontsize=TEXT)
         axes.set_xlim(-0.6, largest + 0.6)
-    axes.set_xlabel("staleness (versions)", fontsize=TEXT)
-    axes.set_ylabel("gradients (%)", fontsize=TEXT)
+    axes.set_xlabel(f"{x} (versions)", fontsize=TEXT)
+    axes.set_ylabel(f"{y} (%)", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     tidy(axes)
 
@@ -245,6 +280,11 @@ def column(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
     """One value of every row, NaN if there is no number."""
     values = (row.get(key) for row in rows)
     return np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)
+
+
+def clock_column(rows: Sequence[dict[str, Any]], axis: str) -> np.ndarray:
+    """Value of an axis of `AXES` in every row; see `recorded_axis`."""
+    return column([{axis: row.get(recorded_axis(row, axis))} for row in rows], axis)
 
 
 def thinned(values: np.ndarray) -> np.ndarray:

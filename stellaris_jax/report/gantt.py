@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -18,10 +18,16 @@ from matplotlib.ticker import MaxNLocator
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
+from stellaris_jax.report.gantt_shards import draw_shards, shard_heights
+from stellaris_jax.report.shards import fragments_under_way, shard_bars
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Gradient, Round, Timeline
 from stellaris_jax.timeline.plan import MinibatchLayout
+from stellaris_jax.timeline.records import Fragment
 from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
+
+SIMULATED = "simulated seconds"
+"""Label of the time axis of a simulation."""
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
@@ -32,33 +38,55 @@ def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
 def timeline_figure(config: Config, rounds: int) -> Figure:
     """Figure with one row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
 
-    Raises ConfigError if training decides the number of actors.
+    Independent actors have panels of their own; see `gantt_shards`.
+
+    Raises ConfigError if training decides the number of actors, or how long their rollouts take.
     """
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
+    if config.delays.by == "episodes":
+        raise ConfigError("A timeline of delays.by=episodes is known only once it has been trained.")
     layout, actors = MinibatchLayout.of(config), limits.buckets[0]
     size = (actors, layout.epochs * layout.count(actors * limits.envs)) if is_scaled(config) else ()
-    return pictured({"simulated seconds": [timeline.next_round(*size) for _ in range(rounds)]}, config)
+    simulated = [timeline.next_round(*size) for _ in range(rounds)]
+    under_way = {SIMULATED: fragments_under_way(timeline)}
+    return pictured({SIMULATED: simulated}, config, under_way)
 
 
 @drawing()
-def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
-    """Timelines of one configuration below each other; keys are the labels of their time axes."""
-    rows, learners = len(timelines), config.system.learners
-    figure = Figure(figsize=(WIDTH, rows * (0.3 * learners + 2.2)), dpi=DPI, layout="constrained")
-    drawn = figure.subplots(rows, squeeze=False)[:, 0]
+def pictured(
+    timelines: dict[str, list[Round]], config: Config, under_way: Mapping[str, Sequence[Fragment]] | None = None
+) -> Figure:
+    """Timelines of one configuration below each other.
+
+    Args:
+      timelines: rounds, by the labels of their time axes.
+      config: the configuration.
+      under_way: fragments of independent actors that waited or were rolled after the rounds, by the same labels.
+    """
+    rows, learners, shards = len(timelines), config.system.learners, config.actor_shards
+    heights = shard_heights(shards) if shards else []
+    heights += [0.3 * (learners + (1 if shards else 2)) + 1.6]
+    figure = Figure(figsize=(WIDTH, rows * sum(heights)), dpi=DPI, layout="constrained")
+    drawn = figure.subplots(rows * len(heights), squeeze=False, height_ratios=rows * heights)[:, 0]
+    below = drawn[len(heights) - 1 :: len(heights)]
     most = max(g.staleness for rounds in timelines.values() for g in [*_gradients(rounds), Gradient(0, 0, 0, 0)])
     colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max(1, most))
-    for axes, (seconds, rounds) in zip(drawn, timelines.items(), strict=True):
+    for axes, (seconds, rounds) in zip(below, timelines.items(), strict=True):
         axes.set_xlabel(seconds, fontsize=TEXT)
         _draw(axes, rounds, config, lambda stale: colours(scale(stale)))
-    key = figure.colorbar(ScalarMappable(scale, colours), ax=list(drawn), pad=0.01, ticks=MaxNLocator(integer=True))
+    key = figure.colorbar(ScalarMappable(scale, colours), ax=list(below), pad=0.01, ticks=MaxNLocator(integer=True))
     key.set_label("staleness (versions)", fontsize=TEXT)
+    if shards:
+        open_ones = under_way or {}
+        bars = [shard_bars(config, rounds, open_ones.get(label, ())) for label, rounds in timelines.items()]
+        draw_shards(figure, drawn.reshape(rows, -1), bars, list(timelines.values()), config)
+        return figure
     # The length of a second on paper is known only after the layout.
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
-    for axes, rounds in zip(drawn, timelines.values(), strict=True):
+    for axes, rounds in zip(below, timelines.values(), strict=True):
         for round_, (start, ready) in zip(rounds, _collected(rounds), strict=True):
             label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
             left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
@@ -84,7 +112,8 @@ def _collected(rounds: list[Round]) -> list[tuple[float, float]]:
 def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int], Any]) -> None:
     learners, gradients = config.system.learners, _gradients(rounds)
     groups = [group for round_ in rounds for group in round_.groups]
-    for start, ready in _collected(rounds):
+    collected = [] if config.actor_shards else _collected(rounds)
+    for start, ready in collected:
         axes.broken_barh([(start, ready - start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
     span = max((g.end for g in gradients), default=1.0) - min((g.start for g in gradients), default=0.0)
     for g in gradients:
@@ -92,8 +121,11 @@ def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int
         edge = 0.5 if bar[1] > 0.005 * span else 0.0  # an edge would cover a narrow bar
         axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colour(g.staleness), edgecolor="white", lw=edge)
     axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
-    axes.set_yticks([-1, *range(learners), learners + 1])
-    axes.set_yticklabels(["parameter function", *(f"learner {i}" for i in range(learners)), "actors"], fontsize=TEXT)
+    names = {-1: "parameter function", **{i: f"learner {i}" for i in range(learners)}}
+    if collected:
+        names[learners + 1] = "actors"
+    axes.set_yticks(list(names))
+    axes.set_yticklabels(list(names.values()), fontsize=TEXT)
     title = f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates"
     axes.set_title(fill(title, LINE), fontsize=TEXT + 2)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -16,11 +16,11 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import Curve, holm
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
-from stellaris_jax.report.runs import Group, Run, is_compared, read_run, seed_curves
+from stellaris_jax.report.runs import LEARNED, Group, Run, at_seed, is_compared, read_run, seed_curves
 from stellaris_jax.telemetry.integrity import has_identity, run_identity
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
-CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
+CLOCKS = ("env_steps", LEARNED, "simulated_seconds", "wall_seconds", "cost_usd")
 """Axes that a curve can be drawn over, and that a threshold is timed on."""
 MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
 """Summary values of a table, each the mean over a setting's runs (staleness_max: their maximum)."""
@@ -192,11 +192,7 @@ def seed_results(run: Run) -> list[SeedResult]:
 
 def _curve(run: Run, clock: str, index: int) -> Curve:
     """Evaluations of one seed; points without a clock or a return are left out."""
-    points = []
-    for row in run.evaluations:
-        per_seed = row["per_seed"]
-        x = per_seed[clock][index] if per_seed.get(clock) is not None else row.get(clock)
-        points.append((x, per_seed["eval_return_mean"][index]))
+    points = [(at_seed(row, clock, index), row["per_seed"]["eval_return_mean"][index]) for row in run.evaluations]
     known = np.array([point for point in points if None not in point], dtype=float).reshape(-1, 2)
     return known[:, 0], known[:, 1]
 

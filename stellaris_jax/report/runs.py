@@ -6,7 +6,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ from stellaris_jax.telemetry.integrity import Digests, has_identity, has_setting
 from stellaris_jax.telemetry.jsonl import Log, read_log, warn_on_stderr
 
 SUMMARY = "summary.json"
+LEARNED = "learned_steps"
+"""Key of the steps learned from, which the records of independent actors have beside the steps rolled (env_steps)."""
 
 
 def is_compared(key: str) -> bool:
@@ -293,7 +295,7 @@ def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def seed_curves(run: Run, axis: str) -> list[Curve]:
-    """Return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
+    """Return of every seed of a run against `axis`, a clock of the records such as env_steps or cost_usd.
 
     Returns are evaluated, or of training episodes if the run has no evaluations. Points without a value are left out,
     and so are seeds without points.
@@ -301,14 +303,25 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
     rows, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []
     for seed in range(len(rows[0]["per_seed"][key]) if rows else 0):
-        points = [(_at(row, axis, seed), row["per_seed"][key][seed]) for row in rows]
+        points = [(at_seed(row, axis, seed), row["per_seed"][key][seed]) for row in rows]
         present = np.array([point for point in points if None not in point], dtype=float)
         if len(present):
             curves.append((present[:, 0], present[:, 1]))
     return curves
 
 
-def _at(row: dict[str, Any], axis: str, seed: int) -> Any:
+def at_seed(row: dict[str, Any], axis: str, seed: int) -> Any:
     """Value of a seed on an axis; runs of earlier versions have only the mean over seeds."""
+    axis = recorded_axis(row, axis)
     per_seed = row["per_seed"].get(axis)
     return row.get(axis) if per_seed is None else per_seed[seed]
+
+
+def recorded_axis(row: dict[str, Any], axis: str) -> str:
+    """Key of an axis in a record: steps learned from are all steps rolled, unless actors are independent."""
+    return "env_steps" if axis == LEARNED and row.get(LEARNED) is None else axis
+
+
+def counts_learned(runs: Iterable[Run]) -> bool:
+    """Whether a run tells steps learned from apart from steps rolled."""
+    return any(row.get(LEARNED) is not None for run in runs for row in (*run.evaluations[:1], *run.rounds[:1]))

@@ -12,16 +12,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.text import Text
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
-from stellaris_jax.report.curves import comparison_figure, save
+from stellaris_jax.report.curves import column, comparison_figure, save
 from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings, load_points
 from stellaris_jax.report.robust import iqm_interval
-from stellaris_jax.report.runs import Group, Run, group_replicates, short
+from stellaris_jax.report.runs import Group, Run, counts_learned, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.telemetry.format import MISSING, compact, dollars, number, over_seeds, significant, value_text
 from stellaris_jax.telemetry.format import count as counted
@@ -40,7 +41,7 @@ LEGEND = (
 )
 
 
-def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
+def report(sweep_dir: Path, threshold: float | None = None, axes: Sequence[str] = ()) -> list[str]:
     """Write `table.md`, `table.csv` and `curves.png` into a sweep directory and print the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed are
@@ -53,6 +54,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     Args:
       sweep_dir: the directory.
       threshold: a return; the table then says what reaching it takes.
+      axes: axes of the curves; see `stellaris_jax.report.curves.axes_of`.
 
     Returns:
       Names of the points whose files are damaged or missing.
@@ -67,14 +69,14 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     runs = different(loaded)
     groups = group_replicates(runs)
     judgement = compare_settings(groups)
-    rows = [sweep_row(row, threshold) for row in judgement]
+    rows = sweep_rows(judgement, threshold)
     cells = [_cells(values, row, threshold) for values, row in zip(rows, judgement, strict=True)]
     curves = {row.label: row.drawn for row in judgement if row.drawn}
     sentences = missing_results(runs)
     former = keep_former(sweep_dir, rows)
     written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
     if curves:
-        written.append(save(comparison_figure(curves, title=sweep_dir.name), sweep_dir / "curves.png"))
+        written.append(save(comparison_figure(curves, sweep_dir.name, axes), sweep_dir / "curves.png"))
     write_atomically(written[0], _markdown(sweep_dir.name, cells, sentences, bool(curves)))
     write_atomically(written[1], _csv(rows))
     console = wide_console()
@@ -149,6 +151,21 @@ def different(runs: list[Run]) -> list[Run]:
     return [run for i, run in enumerate(runs) if not run.config or run.config not in [r.config for r in runs[:i]]]
 
 
+def sweep_rows(rows: Sequence[Row], threshold: float | None = None) -> list[dict[str, Any]]:
+    """Rows of a table as `sweep_row` returns them; with data lag if a run has independent actors."""
+    lag = counts_learned([run for row in rows for run in row.group.runs])
+    return [sweep_row(row, threshold) | (_data_lag(row) if lag else {}) for row in rows]
+
+
+def _data_lag(row: Row) -> dict[str, float | None]:
+    """Data lag of a setting in versions: mean over rounds and runs, and the largest."""
+    runs = [] if row.incomplete else [run for run in row.finished if run.curve]
+    means, largest = ([column(run.rounds, key) for run in runs] for key in ("data_lag", "data_lag_max"))
+    known = [float(values[np.isfinite(values)].mean()) for values in means if np.isfinite(values).any()]
+    most = [float(values[np.isfinite(values)].max()) for values in largest if np.isfinite(values).any()]
+    return {"data_lag_mean": _defined(mean_ci95(known)[0]), "data_lag_max": max(most, default=None)}
+
+
 def sweep_row(row: Row, threshold: float | None = None) -> dict[str, Any]:
     """One setting of a sweep as numbers: its keys, return over seeds, measures; None for missing values.
 
@@ -210,7 +227,11 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
     """
     result = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
     staleness = f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})"
-    until = []
+    lag, until = [], []
+    if "data_lag_mean" in values:
+        mean, most = values["data_lag_mean"], values["data_lag_max"]
+        shown = number(mean, 2) + (f" (max {counted(most)})" if most is not None else "")
+        lag = [TableCell("data lag", shown, mean)]
     if threshold is not None:
         seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
         reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
@@ -227,6 +248,7 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
         TableCell("area", significant(values["area"]), values["area"]),
         *until,
         TableCell("staleness", staleness, values["staleness_mean"]),
+        *lag,
         TableCell("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
         TableCell("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
         TableCell("cost", dollars(values["cost_usd"]), values["cost_usd"]),

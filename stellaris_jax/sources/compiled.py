@@ -20,6 +20,7 @@ from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.sources.actionlog import ActionLog
+from stellaris_jax.sources.resumption import Resumption
 
 
 class CompiledSource:
@@ -73,14 +74,7 @@ class CompiledSource:
     def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
         pass
 
-    def resume(
-        self,
-        saved: dict[str, Any] | None,
-        log: ActionLog,
-        seed_states: SeedStates,
-        round_: int,
-        note: Callable[[str], None],
-    ) -> None:
+    def resume(self, at: Resumption) -> None:
         pass
 
     def close(self) -> None:

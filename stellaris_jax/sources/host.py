@@ -23,6 +23,7 @@ from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.sources.host_actors import Actors, Behaviour, Received
+from stellaris_jax.sources.resumption import Resumption
 
 
 class Ahead(NamedTuple):
@@ -93,7 +94,7 @@ class HostSource:
         versions = [record.behaviour_version for record in chunk.rounds[0]]
         if not self.actors.opened:
             self.open(chunk.begin)
-            seed_states.forget_episodes()
+            self._forget(seed_states)
         if not self.actors.under_way:
             behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, seed_states, chunk)
             self.actors.request(behaviour, chunk.envs)
@@ -127,7 +128,7 @@ class HostSource:
             self.actors.receive()
 
         if not self.actors.opened:
-            self.open(0)
+            self.actors.open(0)
         if self.actors.under_way:
             self.actors.receive()
         run()  # first call: compiles
@@ -176,24 +177,21 @@ class HostSource:
         if state["versions"] is not None:
             self.ahead = Ahead(Behaviour(state["versions"], *behaviour), state["actors"])
 
-    def resume(
-        self,
-        saved: dict[str, Any] | None,
-        log: ActionLog,
-        seed_states: SeedStates,
-        round_: int,
-        note: Callable[[str], None],
-    ) -> None:
-        assert saved is not None
+    def resume(self, at: Resumption) -> None:
+        assert at.saved is not None
         try:
-            if saved["mark"] is None:
+            if at.saved["mark"] is None:
                 limit = self.config.checkpoint.replay
                 raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
-            note(self._replay(saved, log))
+            at.note(self._replay(at.saved, at.log))
         except ActionLogError as error:
-            self.open(round_)
-            seed_states.forget_episodes()
-            note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
+            self.open(at.round)
+            self._forget(at.seed_states)
+            at.note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
+
+    def _forget(self, seed_states: SeedStates) -> None:
+        """Reset the unfinished episodes of environments that were opened anew."""
+        seed_states.forget_episodes()
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         """Open the environments and replay their actions; returns a sentence.

@@ -54,13 +54,13 @@ class Received(NamedTuple):
     """Fragment from the host.
 
     Attributes:
-      fragment: leaves with a leading axis `[S]`.
-      versions: `[S]`, versions of the policies that rolled it.
+      fragment: leaves with a leading axis `[S]`; a list of rollers `[S]` of independent actors.
+      versions: `[S]`, versions of the policies that rolled it; `None` if the rounds have them.
       carry: `[S, N, ...]`, recurrent state for the next fragment.
     """
 
-    fragment: Fragment
-    versions: list[int]
+    fragment: Any
+    versions: list[int] | None
     carry: Carry
 
 

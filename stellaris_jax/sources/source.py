@@ -22,6 +22,8 @@ from stellaris_jax.sources.compiled import CompiledSource
 from stellaris_jax.sources.host import HostSource
 from stellaris_jax.sources.host_actors import Received
 from stellaris_jax.sources.live import LiveSource
+from stellaris_jax.sources.resumption import Resumption
+from stellaris_jax.sources.shards import ShardSource
 
 Run = Callable[[], None]
 """Function that steps all environments through one fragment and waits for it."""
@@ -83,23 +85,8 @@ class Source(Protocol):
         """Continue from a state that `state` and `arrays` returned, without the environments."""
         ...
 
-    def resume(
-        self,
-        saved: dict[str, Any] | None,
-        log: ActionLog,
-        seed_states: SeedStates,
-        round_: int,
-        note: Callable[[str], None],
-    ) -> None:
-        """Restore the environments' positions at a round.
-
-        Args:
-          saved: state that was restored.
-          log: log of their actions.
-          seed_states: states of the seeds.
-          round_: round of the checkpoint.
-          note: reports how the environments continue.
-        """
+    def resume(self, at: Resumption) -> None:
+        """Restore the environments' positions."""
         ...
 
     def close(self) -> None:
@@ -127,5 +114,6 @@ def source_of(
     program_env = in_program(env)
     if program_env is not None:
         return CompiledSource(program_env, network, config, spec, programs)
-    source_class = LiveSource if config.executor == "live" else HostSource
+    kind = ShardSource if spec.collection is not None else HostSource
+    source_class = LiveSource if config.executor == "live" else kind
     return source_class(cast(HostEnv, env), network, config, spec, seeds, stopping)

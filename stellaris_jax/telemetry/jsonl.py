@@ -174,7 +174,7 @@ def _record(line: bytes) -> MetricsRow | None:
 RETURNS = {"round": "train_return", "evaluation": "eval_return_mean"}
 """Kinds of rows, and the key of their return."""
 FIGURES = {
-    "env_steps", "wall_seconds", "simulated_seconds", "cost_usd", "train_return", "eval_return_mean",
+    "env_steps", "learned_steps", "wall_seconds", "simulated_seconds", "cost_usd", "train_return", "eval_return_mean",
     "eval_return_ci95",
 }  # fmt: skip
 """Keys of a record, and of its `per_seed`, that curves use; their values are numbers or null."""

@@ -72,7 +72,7 @@ def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: in
             queue.completed += 1
         changed = True
         while changed:
-            changed = free.evict(record) | _form(timeline, free, record, gradients)
+            changed = free.evict(timeline.tick, record) | _form(timeline, free, record, gradients)
             while free.begin(timeline.tick, record):
                 changed = True
         started = list(map(timeline.invoke, coordinator.starts()))

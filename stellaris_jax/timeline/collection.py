@@ -38,6 +38,12 @@ class CollectionSizes(NamedTuple):
         numbers = (rounds + 1, rounds * (collection.segments + 1), rounds + shape.buffers, 4 * rounds)
         return cls(*map(power_of_two, numbers))
 
+    def fit(self, steps: Sequence[Step]) -> CollectionSizes:
+        """Capacities that the steps of one seed fit into as well."""
+        parts = ([len(part) for part in map(pick, steps)] for pick in map(attrgetter, ("whole", "waves", "batches")))
+        needed = [*map(sum, parts), len(steps)]
+        return CollectionSizes(*(max(power_of_two(one), least) for one, least in zip(needed, self, strict=True)))
+
 
 Wave = list[Segment | None]
 """Collect wave: the segment at each place, or `None`. With one place for each shard, the places are the shards."""

@@ -101,14 +101,14 @@ class DataQueue:
         self.waiting.append(fragment)
         return fragment
 
-    def evict(self) -> list[Fragment]:
-        """Drop the waiting fragments that data admission evicts now."""
+    def evict(self, now: float) -> list[Fragment]:
+        """Drop the waiting fragments that data admission evicts; `now` is the second."""
         evicted = [fragment for fragment in self.admission.evicts(self) if self._waits(fragment)]
         if evicted:
             orders = {fragment.order for fragment in evicted}
             self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
             self.usage.fragments_dropped += len(evicted)
-            self._free(evicted)
+            self._leave(evicted, now)
         return evicted
 
     def form(self, now: float) -> Batch | None:
@@ -128,11 +128,17 @@ class DataQueue:
         chosen.sort(key=lambda fragment: (fragment.shard, fragment.number))
         batch = Batch(self.formed, chosen, now, self.clock)
         self.formed += 1
-        self._free(chosen)
+        self._leave(chosen, now)
         return batch
 
     def _waits(self, fragment: Fragment) -> bool:
         return any(fragment is one for one in self.waiting)
+
+    def _leave(self, fragments: list[Fragment], now: float) -> None:
+        """Let fragments leave the queue, and free their rows."""
+        for fragment in fragments:
+            fragment.left = now
+        self._free(fragments)
 
     def _free(self, fragments: list[Fragment]) -> None:
         self.rows += [fragment.row for fragment in fragments]

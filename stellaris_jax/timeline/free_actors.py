@@ -11,12 +11,11 @@ from fractions import Fraction
 from operator import add
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.data_queue import DataQueue
+from stellaris_jax.timeline.data_rounds import complete_record
 from stellaris_jax.timeline.delays import Stream
 from stellaris_jax.timeline.events import ActorDied, Event, FragmentEnded, SegmentBegun
 from stellaris_jax.timeline.platform import Containers
@@ -183,7 +182,10 @@ class FreeActors:
         self.idle_since[shard] = tick
         if isinstance(event, ActorDied):
             self.usage.actor_failed += len(actors) * (tick - self.begun[shard])
-            self._begin(shard, tick, record, queue.on_death(shard).attempts + 1)
+            dead = queue.on_death(shard)
+            dead.end = tick / SECOND
+            record.dead_attempts.append(dead)
+            self._begin(shard, tick, record, dead.attempts + 1)
             return
         fragment = queue.rolling[shard]
         first = fragment.number * self.layout.actors + actors.start
@@ -195,9 +197,9 @@ class FreeActors:
         self.usage.actor_invocations += len(actors)
         queue.on_fragment(shard, tick / SECOND, busy / SECOND)
 
-    def evict(self, record: Round) -> bool:
+    def evict(self, tick: int, record: Round) -> bool:
         """Drop what data admission evicts; returns whether there was anything."""
-        evicted = self.queue.evict()
+        evicted = self.queue.evict(tick / SECOND)
         record.dropped_fragments += evicted
         record.sequence += evicted
         self.usage.actor_dropped += sum(round(fragment.seconds * SECOND) for fragment in evicted)
@@ -215,33 +217,7 @@ class FreeActors:
     def end_round(self, record: Round) -> None:
         """Complete the record of a round, whose batch is complete."""
         self.since_batch = 0
-        batch = self.batches[record.index]
-        record.behaviour_version = min(version for one in batch.fragments for version in one.versions)
-        record.arrived, record.complete = batch.clock, batch.loaded
-        record.actor_seconds = sum(one.seconds for one in batch.fragments) / self.layout.actors
-        record.waiting = len(self.queue.waiting)
-        record.data_lag_counts, record.data_seconds = self._data_lag(record)
-        for index in [index for index in self.batches if index < self.queue.completed]:
-            if index <= record.index:
-                del self.batches[index]
-
-    def _data_lag(self, record: Round) -> tuple[list[int], float]:
-        """Histogram of the data lag of the round's gradients, in segments, and the data's mean age in seconds."""
-        lags, ages = [np.zeros(0, np.int64)], list[float]()
-        begins = {
-            index: sum(one.begin for one in batch.fragments) / len(batch.fragments)
-            for index, batch in self.batches.items()
-        }
-        versions = {
-            index: np.array([version for one in batch.fragments for version in one.versions])
-            for index, batch in self.batches.items()
-        }
-        for group in record.groups:
-            for gradient in group.gradients:
-                lags.append(gradient.version - versions[gradient.fragment])
-                ages.append(gradient.start - begins[gradient.fragment])
-        counts: list[int] = np.bincount(np.concatenate(lags)).tolist()
-        return counts, sum(ages) / len(ages) if ages else 0.0
+        complete_record(record, self.batches, self.queue, self.layout.actors)
 
     _SHARDS = ("idle_since", "begun", "lasts", "startups", "dies", "rolled")
 

@@ -17,7 +17,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
 from stellaris_jax.timeline.jobs import KINDS, Job
 from stellaris_jax.timeline.jobs import read as read_jobs
-from stellaris_jax.timeline.records import Group, Round
+from stellaris_jax.timeline.records import Fragment, Group, Round
 from stellaris_jax.timeline.trace import NAME, Roll
 from stellaris_jax.timeline.trace import read as read_trace
 
@@ -185,6 +185,37 @@ def _bounded(job: Job) -> Job:
     return job
 
 
+class Versions:
+    """Seconds at which versions were published."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.seconds = array("d")
+
+    def add(self, record: Round) -> None:
+        """Add the versions of a round."""
+        if record.groups and not self.seconds:
+            self.first = record.groups[0].clock
+        self.seconds.extend(group.published for group in record.groups)
+
+    def newest(self, second: float) -> int:
+        """Newest version at a second."""
+        return self.first + bisect_right(self.seconds, second)
+
+
+def _jobs_of_shards(record: Round, rolled: Callable[[int], int | None], versions: Versions) -> Iterator[Job]:
+    """Jobs of the fragments that a round of independent actors has used or dropped, and of its loader."""
+    fragments: list[tuple[str | None, Fragment]] = [
+        (str(batch.index), one) for batch in record.batches for one in batch.fragments
+    ]
+    for name, one in [*fragments, *((None, fragment) for fragment in record.dropped_fragments)]:
+        first, newest = one.versions[0], versions.newest(one.end)
+        yield Job("actor", one.begin, one.end, str(one.shard), first, newest, rolled(1), name)
+    for batch in record.batches:
+        if batch.loaded > batch.second:
+            yield Job("loader", batch.second, batch.loaded, batch=str(batch.index))
+
+
 def jobs_of(
     rounds: Iterable[tuple[Round, Sequence[Roll]]],
     rolled: Callable[[int], int | None] = lambda actors: None,
@@ -193,7 +224,8 @@ def jobs_of(
     """Jobs of rounds, simulated or live.
 
     A loader's seconds are all in which the driver keeps everybody waiting: from the last version of a round to the
-    first actor, and from the last actor to minibatches.
+    first actor, and from the last actor to minibatches. Of independent actors, a job is a shard's fragment, and a
+    loader's job is that of a batch.
 
     Args:
       rounds: each with what its actors rolled.
@@ -202,7 +234,13 @@ def jobs_of(
     """
     before: float | None = None
     last: list[Group] = []
+    shards, versions = False, Versions()
     for record, rolls in rounds:
+        shards = shards or bool(record.batches)
+        if shards:
+            versions.add(record)
+            yield from _jobs_of_shards(record, rolled, versions)
+            rolls = ()
         before = record.start if before is None else before
         fragment, behaviour = str(record.index), record.behaviour_version
         if rolls:

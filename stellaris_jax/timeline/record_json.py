@@ -30,13 +30,15 @@ def _all(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
+is_counts = _all(_is_count)
+"""Whether a value is a list of counts."""
 CHECKS: dict[Any, Callable[[Any], bool]] = {
     int: _is_count,
     float: _is_number,
     float | None: lambda value: value is None or _is_number(value),
     bool: lambda value: isinstance(value, bool),
     str: lambda value: isinstance(value, str),
-    list[int]: _all(_is_count),
+    list[int]: is_counts,
     list[float]: _all(_is_number),
 }
 """Check of a value by the type of its field; fields of other types hold records."""

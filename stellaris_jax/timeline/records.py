@@ -77,6 +77,7 @@ class Fragment:
       versions: version of the policy that acts in each of its segments.
       seconds: function-seconds of its actors.
       attempts: attempts that died before this one.
+      left: time at which it left the data queue, in seconds; 0 before that.
     """
 
     shard: int
@@ -89,6 +90,7 @@ class Fragment:
     versions: list[int] = field(default_factory=list)
     seconds: float = 0.0
     attempts: int = 0
+    left: float = 0.0
 
 
 class Segment(NamedTuple):
@@ -229,6 +231,7 @@ class Round:
       usage: totals since the run began, at the round's end.
       batches: batches formed in the round, of independent actors.
       dropped_fragments: fragments dropped in the round.
+      dead_attempts: attempts at fragments that died in the round, and ended then; not stored.
       waiting: fragments that wait for a batch at the round's end.
       data_lag_counts: number of segments in the round's gradients by their data lag in versions, 0, 1, ...
       data_seconds: mean time from a fragment's begin to the start of a gradient on it, in seconds.
@@ -248,6 +251,7 @@ class Round:
     usage: Usage = field(default_factory=Usage)
     batches: list[Batch] = field(default_factory=list)
     dropped_fragments: list[Fragment] = field(default_factory=list)
+    dead_attempts: list[Fragment] = field(default_factory=list, repr=False, compare=False, metadata={"stored": False})
     waiting: int = 0
     data_lag_counts: list[int] = field(default_factory=list)
     data_seconds: float = 0.0

@@ -2,7 +2,8 @@
 
 The file has one JSON object per line, compressed by gzip. The first line is a `Header`. Every other line is a round,
 with the fields of `stellaris_jax.timeline.records.Round` and further fields of live runs (`RoundTrace`). All times are
-seconds of training since the run began.
+seconds of training since the run began. Rounds of independent actors have two more fields: `segments`, in the order in
+which they ended, and `order`, the order of all events (`KINDS`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -25,8 +26,8 @@ import numpy as np
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.outputs import appending, rewriting
-from stellaris_jax.timeline.record_json import InvalidRecord, as_data, checked_record
-from stellaris_jax.timeline.records import Group, Round, Usage
+from stellaris_jax.timeline.record_json import InvalidRecord, as_data, checked_record, is_counts
+from stellaris_jax.timeline.records import Batch, Fragment, Group, Happening, Round, Segment, Usage
 
 FORMAT = 1
 """Trace format version; readers refuse other versions."""
@@ -160,12 +161,18 @@ class RoundTrace:
         data = data.pop("record") | data
         if not self.opened:
             del data["opened"]
+        sequence = self.record.sequence
+        if self.record.batches or any(not isinstance(event, Group) for event in sequence):
+            data["segments"] = [list(event) for event in sequence if isinstance(event, Segment)]
+            data["order"] = "".join(KINDS[type(event)] for event in sequence)
         return json.dumps(data)
 
     @classmethod
     def of(cls, line: str | bytes) -> RoundTrace:
         """Round from what `line` returned. Raises errors of `DAMAGE` for other text."""
         data = json.loads(line)
+        segments, order = data.pop("segments", []), data.pop("order", None)
+        data.pop("sequence", None)
         further = {name: data.pop(name) for name in FURTHER if name in data or name != "opened"}
         for name in ("groups", "dropped", "usage"):
             data[name]  # they have defaults, but every line names them
@@ -174,11 +181,39 @@ class RoundTrace:
             raise InvalidRecord(f"a sketch has not {PROJECTIONS} numbers")
         for group in round_.record.groups:
             _check_group(group)
+        round_.record.sequence = _sequence(round_.record, segments, order)
         return round_
 
 
 FURTHER = ("step_scale", "rolls", "failures", "versions", "opened")
 """Fields of `RoundTrace` beside the record; in a trace they stand among the record's fields."""
+
+
+KINDS: dict[type, str] = {Segment: "s", Batch: "b", Fragment: "d", Group: "g"}
+"""Letters of the events of independent actors: a segment that ended, a batch formed, a fragment dropped, a group."""
+
+
+def _sequence(record: Round, segments: Any, order: Any) -> list[Happening]:
+    """Events of a round in their order. Raises InvalidRecord for those that no run has."""
+    if order is None:
+        return [*record.groups]
+    whole = isinstance(segments, list) and all(isinstance(one, list) for one in segments)
+    if not whole or not all(len(one) == len(Segment._fields) and is_counts(one) for one in segments):
+        raise InvalidRecord("segments are not lists of five numbers")
+    events: dict[str, Any] = {
+        KINDS[Segment]: [Segment(*one) for one in segments],
+        KINDS[Batch]: record.batches,
+        KINDS[Fragment]: record.dropped_fragments,
+        KINDS[Group]: record.groups,
+    }
+    if not isinstance(order, str) or Counter(order) != Counter({kind: len(some) for kind, some in events.items()}):
+        raise InvalidRecord("order does not name each event once")
+    if any(segment.shard >= record.actors for segment in events[KINDS[Segment]]):
+        raise InvalidRecord("a segment is of a shard that no actor is")
+    if any(len(batch.fragments) != record.actors for batch in record.batches):
+        raise InvalidRecord("a batch has not one fragment for each actor")
+    following = {kind: iter(some) for kind, some in events.items()}
+    return [next(following[kind]) for kind in order]
 
 
 def _check_group(group: Group) -> None:

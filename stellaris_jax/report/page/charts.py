@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import matplotlib
@@ -13,7 +14,8 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.report import curves
-from stellaris_jax.report.page.panels import AXES, LOOK, panel, return_axes, svg
+from stellaris_jax.report.page.markup import text
+from stellaris_jax.report.page.panels import INK, LOOK, axes_of, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.names import METRICS
@@ -23,6 +25,13 @@ SMALL = (3.3, 1.9)
 COLUMNS, MOST_ROWS, SHADES = 120, 40, 8
 """Columns, most rows and shades of the heat map of staleness over rounds; the last row holds all larger values."""
 
+LINE_LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": curves.BLUE, "linewidth": 1.4},
+    {"color": curves.VERMILION, "linewidth": 1.4, "linestyle": "--"},
+    {"color": curves.GREEN, "linewidth": 1.4, "linestyle": "-."},
+)
+"""Styles of the lines of a picture of several metrics."""
+
 
 @drawing()
 def return_panel(run: Run, clock: str) -> str:
@@ -31,7 +40,7 @@ def return_panel(run: Run, clock: str) -> str:
     curves.draw_run(axes, run, clock)
     if not axes.lines:
         return ""
-    name = curves.clock_name(AXES[clock], run)
+    name = curves.clock_name(curves.axis_name(clock, axes_of([run])), run)
     return_axes(axes, clock, name)
     return svg(figure, f"return over {name}")
 
@@ -103,14 +112,43 @@ def gate_panel(run: Run) -> str:
 
 
 @drawing()
-def distribution_panel(run: Run) -> str:
-    """Distribution of the staleness of all gradients."""
-    if any(row.get("staleness_counts") != _counts(row.get("staleness_counts")) for row in run.rounds):
+def distribution_panel(
+    run: Run, key: str = "staleness_counts", name: str = "staleness", counted: str = "gradients"
+) -> str:
+    """Distribution of the staleness of all gradients, or of another value in versions; see `draw_distribution`."""
+    if any(row.get(key) != _counts(row.get(key)) for row in run.rounds):
         return ""
     with matplotlib.rc_context(LOOK):
         figure, axes = panel()
-        curves.draw_distribution(axes, run)
-        return svg(figure, "distribution of staleness over all rounds")
+        curves.draw_distribution(axes, run, key, name, counted)
+        return svg(figure, f"distribution of {name} over all rounds")
+
+
+@drawing()
+def lines_panel(run: Run, lines: Mapping[str, str], name: str, factor: float = 1.0) -> str:
+    """Metrics of the records over rounds, in one picture; empty if there are no values.
+
+    Args:
+      run: the run.
+      lines: keys of the metrics, with their names.
+      name: name of the y axis.
+      factor: factor on the values, such as 100 for percent.
+    """
+    figure, axes = panel()
+    rounds = curves.thinned(curves.column(run.rounds, "round"))
+    for (key, label), look in zip(lines.items(), LINE_LOOKS, strict=False):
+        values = factor * curves.thinned(curves.column(run.rounds, key))
+        if np.isfinite(values).any():
+            axes.plot(rounds, values, label=label, marker=curves.dot(values), **look)
+    if not axes.lines:
+        return ""
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(name, fontsize=curves.TEXT)
+    curves.round_axis(axes, rounds, 6)
+    with matplotlib.rc_context(LOOK):
+        axes.legend(fontsize=curves.TEXT - 1, frameon=False, labelcolor=INK)
+    curves.tidy(axes)
+    return svg(figure, f"{name} over rounds")
 
 
 @drawing()
@@ -125,6 +163,19 @@ def groups_panel(run: Run) -> str:
 def metric_panel(run: Run, key: str) -> str:
     """Metric of the records over rounds, in a small picture; empty if there are no values."""
     return _over_rounds(*panel(*SMALL), run, key, curves.BLUE)
+
+
+def captioned_panels(run: Run, keys: Iterable[str]) -> list[str]:
+    """Small pictures of metrics with captions; constant metrics are left out."""
+    drawn = []
+    for key in keys:
+        values = curves.column(run.rounds, key)
+        known = values[np.isfinite(values)]
+        if len(known) and np.ptp(known) > 0:
+            metric = METRICS[key]
+            caption = f"<figcaption><code>{text(metric.name)}</code>: {text(metric.about)}</figcaption>"
+            drawn.append(metric_panel(run, key) + caption)
+    return drawn
 
 
 def _over_rounds(figure: Figure, axes: Axes, run: Run, key: str, colour: str) -> str:

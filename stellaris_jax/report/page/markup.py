@@ -54,6 +54,12 @@ def paragraph(*sentences: str) -> str:
     return f"<p>{text(' '.join(filter(None, sentences)))}</p>" if any(sentences) else ""
 
 
+def panels(drawn: Iterable[str], small: bool = False) -> str:
+    """Pictures beside each other; empty ones are left out."""
+    kind = "panels small" if small else "panels"
+    return f'<div class="{kind}">{"".join(f"<figure>{panel}</figure>" for panel in drawn if panel)}</div>'
+
+
 def bullets(items: Iterable[str]) -> str:
     """List of texts."""
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"

@@ -28,8 +28,8 @@ from stellaris_jax.report.page.markup import (
     words,
 )
 from stellaris_jax.report.page.panels import (
-    AXES,
     MOST,
+    axes_of,
     curve_panel,
     curves_of,
     numeric_keys,
@@ -56,7 +56,8 @@ from stellaris_jax.telemetry.format import plural, value_text
 MOST_VALUES = 12
 """Most values of a setting that are listed."""
 MOST_PANELS = 3
-"""Most environments for which all clocks are drawn; with more, only env steps are drawn."""
+"""Most environments for which all clocks are drawn; with more, only steps are drawn."""
+STEPS = ("env_steps", "learned_steps")
 
 
 def write_page(
@@ -116,7 +117,8 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
     envs = list(dict.fromkeys(row.env for row in rows))
     by_env = {env: [row for row in rows if row.env == env] for env in envs}
-    clocks = list(AXES) if len(envs) <= MOST_PANELS else ["env_steps"]
+    runs = [run for row in rows for run in row.group.runs]
+    clocks = [clock for clock in axes_of(runs) if len(envs) <= MOST_PANELS or clock in STEPS]
 
     def each(section_of: Callable[[Sequence[Row]], str]) -> list[str]:
         """Section of the page for every environment, with headings if there are several."""

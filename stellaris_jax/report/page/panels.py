@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from stellaris_jax.base.statistics import Curve, mean_ci95, on_common_grid
 from stellaris_jax.report.curves import (
+    AXES,
     BLACK,
     BLUE,
     COLOURS,
@@ -25,6 +26,7 @@ from stellaris_jax.report.curves import (
     SKY,
     TEXT,
     VERMILION,
+    axis_name,
     begin_at_zero,
     draw_band,
     in_legend,
@@ -33,14 +35,10 @@ from stellaris_jax.report.curves import (
 from stellaris_jax.report.page.markup import text
 from stellaris_jax.report.results import ENV, Row
 from stellaris_jax.report.robust import Scores, performance_profile
-from stellaris_jax.report.runs import seed_curves, short
+from stellaris_jax.report.runs import LEARNED, Run, counts_learned, seed_curves, short
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import compact, dollars
 
-AXES = {
-    "env_steps": "env steps", "simulated_seconds": "simulated seconds", "wall_seconds": "real seconds",
-    "cost_usd": "dollars",
-}  # fmt: skip
 INK = "#123456"
 """Placeholder colour of text and axes, which no curve has; the page's own colour replaces it."""
 OF_THE_PAGE = {
@@ -58,6 +56,12 @@ POINTS = 60
 WIDTH, HEIGHT = 5.2, 3.0
 LOGARITHMIC = 10
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
+
+
+def axes_of(runs: Iterable[Run]) -> list[str]:
+    """Axes that the returns of runs are drawn over; steps learned from only if a run has independent actors."""
+    learned = counts_learned(runs)
+    return [axis for axis in AXES if axis != LEARNED or learned]
 
 
 def styles(heights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
@@ -101,13 +105,14 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
     for row in rows:
         if row.label in looks:
             draw_band(axes, curves_of(row, clock), dict(looks[row.label]))
-    return_axes(axes, clock)
-    return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
+    name = axis_name(clock, axes_of([run for row in rows for run in row.group.runs]))
+    return_axes(axes, clock, name)
+    return svg(figure, f"return over {name} on {rows[0].env}")
 
 
-def return_axes(axes: Axes, clock: str, name: str = "") -> None:
+def return_axes(axes: Axes, clock: str, name: str) -> None:
     """Label and scale axes of return over a clock, which begins at zero."""
-    axes.set_xlabel(name or AXES[clock], fontsize=TEXT)
+    axes.set_xlabel(name, fontsize=TEXT)
     axes.set_ylabel("return", fontsize=TEXT)
     ticks(axes, dollars if clock == "cost_usd" else compact)
     begin_at_zero(axes)

@@ -17,7 +17,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.report.curves import MOST_POINTS, column
-from stellaris_jax.report.page import charts
+from stellaris_jax.report.page import charts, data
 from stellaris_jax.report.page.markup import (
     Cell,
     bullets,
@@ -25,13 +25,14 @@ from stellaris_jax.report.page.markup import (
     figure,
     interval_bar,
     link,
+    panels,
     paragraph,
     section,
     table,
     text,
     words,
 )  # fmt: skip
-from stellaris_jax.report.page.panels import AXES, swatch
+from stellaris_jax.report.page.panels import axes_of, swatch
 from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, origins, run_command
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.page.timeline import timelines_of
@@ -65,6 +66,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
             section("Figures", _figures(run, out)),
             section("Return", _return(lean)),
             section("Staleness", _staleness(lean)),
+            section("Data", data.content(lean)),
             section("Timeline", timelines, paragraph(note)),
             section("The bill", _bill(run)),
             section("Losses and diagnostics", _diagnostics(run)),
@@ -138,12 +140,12 @@ def _figures(run: Run, out: Path) -> str:
 
 
 def _return(run: Run) -> str:
-    drawn = [charts.return_panel(run, clock) for clock in AXES]
+    drawn = [charts.return_panel(run, clock) for clock in axes_of([run])]
     if not any(drawn):
         return ""
     key = charts.return_legend(run)
     items = "".join(f"<li>{swatch(look)}{text(name)}</li>" for name, look in key.items())
-    return f'<ul class="legend">{items}</ul>{_panels(drawn)}'
+    return f'<ul class="legend">{items}</ul>{panels(drawn)}'
 
 
 def _staleness(run: Run) -> str:
@@ -157,11 +159,7 @@ def _staleness(run: Run) -> str:
         "that staleness. The gate admits groups whose mean staleness is at most β. A group escapes the gate if every "
         "learner's gradient is waiting; it is then aggregated anyway."
     )
-    return _panels(drawn) + paragraph(explanation)
-
-
-def _panels(drawn: Sequence[str]) -> str:
-    return f'<div class="panels">{"".join(f"<figure>{panel}</figure>" for panel in drawn if panel)}</div>'
+    return panels(drawn) + paragraph(explanation)
 
 
 ITEMS = {
@@ -207,14 +205,10 @@ def _bill(run: Run) -> str:
 def _diagnostics(run: Run) -> str:
     drawn = []
     for group in DIAGNOSTICS:
-        for key, metric in METRICS.items():
-            values = column(run.rounds, key)
-            known = values[np.isfinite(values)]
-            if metric.name.startswith(group) and key not in DRAWN_ELSEWHERE and len(known) and np.ptp(known) > 0:
-                caption = f"<figcaption><code>{text(metric.name)}</code>: {text(metric.about)}</figcaption>"
-                drawn.append(charts.metric_panel(run, key) + caption)
+        keys = [key for key, metric in METRICS.items() if metric.name.startswith(group) and key not in DRAWN_ELSEWHERE]
+        drawn += charts.captioned_panels(run, keys)
     constant = paragraph("Means over seeds, by round; constant metrics are left out.")
-    return _panels(drawn).replace('class="panels"', 'class="panels small"') + constant if drawn else ""
+    return panels(drawn, small=True) + constant if drawn else ""
 
 
 def _configuration(run: Run) -> str:

@@ -14,7 +14,7 @@ from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
-from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_cells, sweep_row
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_cells, sweep_rows
 from stellaris_jax.telemetry.format import percent, significant
 
 
@@ -28,8 +28,8 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
       threshold: a return; the table then says what reaching it takes.
     """
     lines = []
-    for row in rows:
-        cells = row_cells(sweep_row(row, threshold), row, threshold)
+    for row, values in zip(rows, sweep_rows(rows, threshold), strict=True):
+        cells = row_cells(values, row, threshold)
         mark = SIGNS.get(row.mark, "")
         lines.append(
             [
