@@ -100,7 +100,7 @@ def bounds(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], lis
         "Block: in equal time, waiting for stale data is shown to learn more than dropping them.",
         "Discard: in equal time, dropping stale data is shown to learn more than waiting for them.",
         "It depends: in equal time, waiting is shown to learn more in some settings, and dropping in others.",
-        "Neither is shown to be better: in equal time, waiting and dropping do not differ beyond chance.",
+        "Neither is shown to be better: in equal time, no difference between waiting and dropping is shown.",
     )
     sentences = [first, *_counts("waiting", "dropping", {"equal simulated seconds": seconds, "equal batches": batches})]
     slower = tally(claims, "dropped fragments take longer")
@@ -124,7 +124,7 @@ def sync(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[
         "Fetch within the fragment: in equal time this is shown to learn more than one fetch, at 0.13 s each.",
         "Fetch once per fragment: in equal time more fetches, of 0.13 s each, are shown to learn less.",
         "It depends: at 0.13 s a fetch, some intervals are shown to learn more in equal time, and others less.",
-        "It is not shown to matter: at 0.13 s a fetch, no interval differs from one fetch per fragment in equal time.",
+        "It is not shown to matter: in equal time, at 0.13 s a fetch, no interval is shown to differ from one fetch.",
     )
     batches = tally(claims, "fetch free:", "per batch")
     scales = {
@@ -146,7 +146,9 @@ def corrections(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str]
         named = "; ".join(text.removesuffix(" (paired)").replace(" learns more than PPO", "") for text in helps)
         first = f"A correction is shown to learn more than PPO in {len(helps)} settings: {named}."
     else:
-        first = "None is shown to be needed: at no data lag up to 8 batches does a correction learn more than PPO."
+        first = (
+            "None is shown to be needed: at no data lag up to 8 batches is a correction shown to learn more than PPO."
+        )
     sentences = [first, f"A correction is shown to learn less than PPO in {hurts} settings."]
     for task in dict.fromkeys(row["env"] for row in rows):
         lags = [lag for lag in ("1", "2", "4", "8") if _loses(claims, task, lag)]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stellaris_jax.telemetry.format import significant
-from studies.actors.cells import COARSE_RATES, JUDGING, LADDER, TUNING, Cell
+from studies.actors.cells import COARSE_RATES, JUDGING, LADDER, TUNING, Cell, at_rates
 from studies.actors.store import Outcome, Outcomes, outcomes
 from studies.claims import HOLDS, LEVEL, OPEN, REVERSED, Claim
 from studies.study import Study
@@ -37,6 +37,8 @@ class Chosen:
 
     def outcomes(self, places: Iterable[Cell]) -> dict[Cell, list[Outcome]]:
         """Outcomes on the judging seeds of every place at its best rate, by place."""
+        places = list(places)
+        self.tuning.update(outcomes(at_rates(places, self.rates), TUNING, self.study))  # several calls share them
         cells = {place: self.best(place) for place in places}
         judged = outcomes(cells.values(), JUDGING, self.study)
         return {place: judged[cell] for place, cell in cells.items()}
