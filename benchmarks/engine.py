@@ -99,7 +99,8 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
     collecting: dict[str, float] = {}
     for _ in range(repeats):
         for name, trainer in trainers.items():
-            begin, records = time.perf_counter(), []
+            begin = time.perf_counter()
+            records: list[dict[str, Any]] = []
             while len(records) < rounds:
                 records += trainer.step()
             times[name].append(time.perf_counter() - begin)
