@@ -87,7 +87,7 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None, axes: Sequen
       subjects: run directories; with `rounds`, overrides of a configuration.
       rounds: first rounds to draw the timeline of; None draws curves.
       out: picture to write; by default `OUT` says where.
-      axes: axes of the curves; see `stellaris_jax.report.curves.axes_of`.
+      axes: axes of the curves; see `stellaris_jax.report.axes.axes_of`.
     """
     if rounds is not None:
         return timeline(subjects, rounds, out or Path("timeline.png"))

@@ -20,17 +20,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import replacing
 from stellaris_jax.base.statistics import FEWEST, Curve, band, within_data
-from stellaris_jax.report.runs import LEARNED, Run, counts_learned, read_run, recorded_axis, seed_curves
+from stellaris_jax.report.axes import axes_of, axis_name, clock_name
+from stellaris_jax.report.runs import Run, read_run, recorded_axis, seed_curves
 from stellaris_jax.report.style import drawing
-from stellaris_jax.telemetry.format import clock, compact, dollars
+from stellaris_jax.telemetry.format import compact, dollars
 
-AXES = {
-    "env_steps": "env steps", LEARNED: "env steps learned from", "simulated_seconds": "simulated seconds",
-    "wall_seconds": "real seconds", "cost_usd": "dollars",
-}  # fmt: skip
-"""Axes of curves, and their names. Of independent actors, env steps are those rolled."""
-USUAL = ("env_steps", LEARNED, "simulated_seconds", "cost_usd")
-"""Axes of curves by default; steps learned from only if a run has independent actors."""
 # Okabe and Ito's palette, distinguishable under every common colour blindness.
 BLUE, ORANGE, GREEN, PINK, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
 BLACK = "#000000"
@@ -87,22 +81,6 @@ def readable(place: str | Path) -> Iterator[None]:
         raise ConfigError(f"{place}: the records are damaged, so that nothing can be drawn of them.") from error
 
 
-def axes_of(runs: Iterable[Run], chosen: Sequence[str] = ()) -> list[str]:
-    """Axes that returns of runs are drawn over.
-
-    Args:
-      runs: the runs.
-      chosen: keys of `AXES`; by default those of `USUAL`.
-    """
-    learned = counts_learned(runs)
-    return list(chosen) or [axis for axis in USUAL if axis != LEARNED or learned]
-
-
-def axis_name(axis: str, chosen: Sequence[str]) -> str:
-    """Name of an axis beside others: env steps are those rolled."""
-    return f"{AXES[axis]} rolled" if axis == "env_steps" and LEARNED in chosen else AXES[axis]
-
-
 @drawing()
 def run_figure(run: Run, chosen: Sequence[str] = ()) -> Figure:
     """Figure of one run: return over axes (see `axes_of`), the distribution of staleness, the gate over rounds."""
@@ -118,11 +96,6 @@ def run_figure(run: Run, chosen: Sequence[str] = ()) -> Figure:
     draw_distribution(distribution, run)
     draw_gate(gate, run)
     return figure
-
-
-def clock_name(axis: str, run: Run) -> str:
-    """Name of an axis for one run, whose seconds may have been measured."""
-    return axis.replace("simulated", clock(run.config.get("executor")))
 
 
 @drawing()
@@ -152,7 +125,7 @@ def draw_run(axes: Axes, run: Run, axis: str) -> None:
     Args:
       axes: axes to draw on.
       run: the run.
-      axis: key of `AXES`.
+      axis: key of `stellaris_jax.report.axes.AXES`.
     """
     trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
@@ -283,7 +256,7 @@ def column(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
 
 
 def clock_column(rows: Sequence[dict[str, Any]], axis: str) -> np.ndarray:
-    """Value of an axis of `AXES` in every row; see `recorded_axis`."""
+    """Value of an axis in every row; see `recorded_axis`."""
     return column([{axis: row.get(recorded_axis(row, axis))} for row in rows], axis)
 
 

@@ -54,7 +54,7 @@ def report(sweep_dir: Path, threshold: float | None = None, axes: Sequence[str] 
     Args:
       sweep_dir: the directory.
       threshold: a return; the table then says what reaching it takes.
-      axes: axes of the curves; see `stellaris_jax.report.curves.axes_of`.
+      axes: axes of the curves; see `stellaris_jax.report.axes.axes_of`.
 
     Returns:
       Names of the points whose files are damaged or missing.

@@ -14,6 +14,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.report import curves
+from stellaris_jax.report.axes import axis_name, clock_name
 from stellaris_jax.report.page.markup import text
 from stellaris_jax.report.page.panels import INK, LOOK, axes_of, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
@@ -40,7 +41,7 @@ def return_panel(run: Run, clock: str) -> str:
     curves.draw_run(axes, run, clock)
     if not axes.lines:
         return ""
-    name = curves.clock_name(curves.axis_name(clock, axes_of([run])), run)
+    name = clock_name(axis_name(clock, axes_of([run])), run)
     return_axes(axes, clock, name)
     return svg(figure, f"return over {name}")
 

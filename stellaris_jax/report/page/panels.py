@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from stellaris_jax.base.statistics import Curve, mean_ci95, on_common_grid
+from stellaris_jax.report.axes import AXES, axis_name
 from stellaris_jax.report.curves import (
-    AXES,
     BLACK,
     BLUE,
     COLOURS,
@@ -26,7 +26,6 @@ from stellaris_jax.report.curves import (
     SKY,
     TEXT,
     VERMILION,
-    axis_name,
     begin_at_zero,
     draw_band,
     in_legend,
