@@ -21,7 +21,7 @@ from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.execute.calibrate import calibrate, write
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline import Round, Timeline, Usage
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Placement
@@ -358,3 +358,12 @@ def test_calibration_writes_a_delay_model_that_can_be_chosen(env: str, tmp_path:
     delays = load_config(["delays=mine"], config_dir=tmp_path).delays
     assert (delays.name, delays.learner.kind) == ("mine", "measured")
     assert delays.actor.options["table"] == pytest.approx(table["actor"], rel=0.01)
+
+
+def test_rollouts_that_died_are_paid_for() -> None:
+    alive = Usage(seconds=100.0, actor_busy=50.0)
+    used = (alive, replace(alive, actor_failed=10.0))
+    serverless = [bill(SystemConfig(actor_billing="serverless"), PricesConfig(), usage, 4) for usage in used]
+    assert serverless[1].actor_busy == pytest.approx(1.2 * serverless[0].actor_busy)
+    clusters = [bill(SystemConfig(), PricesConfig(), usage, 4).total for usage in used]
+    assert clusters[1] == pytest.approx(clusters[0])

@@ -29,7 +29,7 @@ class Bill:
       learner_startup: learners' containers starting.
       learner_failed: learner invocations that died.
       learner_idle: unused time of the learners' cluster; 0 if serverless.
-      actor_busy: useful work of actors.
+      actor_busy: work of actors, and of independent ones that died.
       actor_startup: actors' containers starting.
       actor_idle: unused time of the actors' cluster; 0 if serverless.
       actor_reserved: concurrency reserved for serverless actors, for the largest number of them.
@@ -92,13 +92,13 @@ def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) 
             reserved = prices.actor_gb * prices.reserved_gb_second * actors * usage.seconds
     else:
         cluster = prices.actor_vm * prices.actor_vms / HOUR * usage.seconds
-        actor_idle = cluster - actor * (usage.actor_busy + usage.actor_startup)
+        actor_idle = cluster - actor * (usage.actor_busy + usage.actor_failed + usage.actor_startup)
     return Bill(
         learner_busy=learner_busy,
         learner_startup=startup,
         learner_failed=failed,
         learner_idle=idle,
-        actor_busy=actor * usage.actor_busy,
+        actor_busy=actor * (usage.actor_busy + usage.actor_failed),
         actor_startup=actor * usage.actor_startup,
         actor_idle=actor_idle,
         actor_reserved=reserved,
