@@ -77,8 +77,8 @@ class SystemConfig(Section):
     data_admission_options: dict[str, Any] = knob({}, "options of the data admission")
     data_queue: int = knob(
         0,
-        "independent actors: fragments of shards that may wait for a batch before actors wait; 0: one batch, which is "
-        "one fragment of every shard",
+        "independent actors: fragments of shards that may wait for a batch before actors wait; 0: as many batches as "
+        "system.data_admission needs, one for fifo; a batch is as many fragments as there are shards",
         within="[0, inf)",
     )
     batches_in_flight: int = knob(

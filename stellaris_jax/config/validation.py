@@ -207,7 +207,7 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     yield (
         c.delays.by == "steps" or not c.engine.distributed,
-        "delays.by=episodes is not possible with engine.distributed=true.",
+        "delays.by=episodes is not possible with engine.distributed=true; delays.by=steps is.",
     )
     yield (
         c.delays.by == "steps" or c.engine.members != "together" or c.num_seeds == 1,

@@ -1,7 +1,7 @@
 """Data admission: which fragments of independent actors make a batch, which are dropped, and when actors wait.
 
 A policy sees versions, counts and the queue, never data. Ages are in batches (training steps of other frameworks): the
-number of batches formed since the fragment was begun, less those that were under way then. To add a policy, subclass
+number of batches formed, less those that were completed when the fragment was begun. To add a policy, subclass
 `DataAdmission` and register it.
 """
 
