@@ -206,8 +206,8 @@ class DelaysConfig(Section):
     by: str = knob(
         "steps",
         "independent actors: a fragment has algorithm.rollout_length steps and takes its drawn seconds (steps), or "
-        "each of its environments stops at the end of an episode, and the fragment takes the share of the drawn seconds "
-        "that its longest environment has of these steps (episodes)",
+        "each of its environments stops at the end of an episode, and the fragment takes the share of the drawn "
+        "seconds that its longest environment has of these steps (episodes)",
         choices=("steps", "episodes"),
     )
     actor_failure: float = knob(
