@@ -141,7 +141,7 @@ def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) 
 
 
 @pytest.mark.parametrize("name", BENCHES)
-@examples(ENGINE, max_examples=3)
+@examples(ENGINE, max_examples=2)
 @given(data=st.data())
 def test_engine_equals_literal_system(name: str, data: st.DataObject) -> None:
     admission = data.draw(st.sampled_from(sorted(data_admissions)))
