@@ -194,12 +194,11 @@ class ActorSystem(LearnerSystem):
     def learners_cannot_go_on(self) -> bool:
         function = self.parameter_function
         return (
-            not self.pointers
-            and all(learner.holds is None for learner in self.learners)
+            all(learner.holds is None for learner in self.learners)
             and not function.busy
             and not self.loading
             and len(function.queue) > 0
-            and not self.next_batch_can_come(self.formed - self.completed)
+            and (len(self.pointers) > 0 or not self.next_batch_can_come(self.formed - self.completed))
         )
 
     def next_batch_can_come(self, unfinished: int) -> bool:

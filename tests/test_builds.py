@@ -16,6 +16,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.execute.loading import check_and_start_jax
 from studies import builds, gate, store
 from studies import main as command
+from studies.actors import store as actors_store
 from studies.claims import Claim, fact, read_claims
 from studies.history import Series, read_csv
 from studies.map import cells, choices
@@ -265,6 +266,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
 
     monkeypatch.setattr(study_module, "learned", train)
     monkeypatch.setattr(map_store, "trained", lambda wanted, seeds: train([wanted[0].variant]))
+    monkeypatch.setattr(actors_store, "trained", lambda wanted: train([wanted[0][0].variant]))
     monkeypatch.setattr(minionsrl, "_trained", stop)
     arguments = shlex.split(example)[2:]
     monkeypatch.chdir(tmp_path)
@@ -274,9 +276,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
         return
     (tmp_path / "results").mkdir()
     asked: list[Callable[[Study], Any]] = []
-    monkeypatch.setattr(
-        study_module, "reproduce", lambda study, figures, wanted: asked.append((study, figures, wanted))
-    )
+    monkeypatch.setattr(study_module, "reproduce", lambda *request: asked.append(request[:3]))
     command.main(arguments)
     ((study, figures_, wanted),) = asked
     names = [name for one in wanted for name in figures_ if name.rstrip("ab") == one or name == one]
@@ -314,7 +314,7 @@ def test_overwrite_reaches_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from studies import study as study_module
 
     asked: list[Study] = []
-    monkeypatch.setattr(study_module, "reproduce", lambda study, figures, wanted: asked.append(study))
+    monkeypatch.setattr(study_module, "reproduce", lambda study, *_: asked.append(study))
     for option in ([], ["--overwrite"]):
         command.main(["map", "--results", str(tmp_path), *option])
     assert [study.overwrite for study in asked] == [False, True]

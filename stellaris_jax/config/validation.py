@@ -119,19 +119,22 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"(platform.gpus={c.platform.gpus} times platform.slots_per_gpu={c.platform.slots_per_gpu}).",
     )
     fragments = c.system.fragments_in_flight
+    times = {
+        "pipelined": " of two fragments",
+        "independent": f" times system.batches_in_flight={fragments}",
+    }.get(c.system.actors, "")
     gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
     yield (
         learners <= gradients,
         f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
-        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}"
-        f"{' of two fragments' if fragments == 2 else ''}).",
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}{times}).",
     )
     steps = gradients * learners**2
     yield (
         steps <= MOST_PLANNED,
         f"system.learners={learners} and the {gradients} minibatches there are at a time "
-        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}) are too many "
-        f"for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}{times}) are too "
+        f"many for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
     )
     priced = c.prices.learner_vms * c.prices.learner_vm_slots
     yield (

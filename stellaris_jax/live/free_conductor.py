@@ -90,10 +90,13 @@ class FreeConductor(Conductor):
             started = list(map(self._invoke, coordinator.starts()))
             if started:
                 continue
-            stuck = not (coordinator.pointers or coordinator.running or coordinator.aggregating)
-            if not (stuck and queue.blocked and coordinator.queue):
+            # No learner may take the pointers that there are, or actors can contribute nothing to the next batch.
+            waiting = coordinator.running or coordinator.aggregating
+            if waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
                 return
-            self._carry_out(coordinator.on_stall(self.now))
+            if not (actions := coordinator.on_stall(self.now)):
+                return
+            self._carry_out(actions)
 
     def _stuck(self) -> str:
         if self.coordinator.pointers:

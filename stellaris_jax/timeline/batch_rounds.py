@@ -82,10 +82,13 @@ def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: in
             timeline.pace(timeline.contention)
         if free.unknown:
             _measure(timeline, free, record)
-        stuck = not (coordinator.pointers or coordinator.running or coordinator.aggregating or queue.loading)
-        if not (stuck and queue.blocked and coordinator.queue):
+        # No learner may take the pointers that there are, or actors can contribute nothing to the next batch.
+        waiting = coordinator.running or coordinator.aggregating or queue.loading
+        if waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
             return
-        timeline.do(coordinator.on_stall(timeline.now), record)
+        if not (actions := coordinator.on_stall(timeline.now)):
+            return
+        timeline.do(actions, record)
 
 
 def _measure(timeline: Simulation, free: FreeActors, record: Round) -> None:

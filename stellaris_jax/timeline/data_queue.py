@@ -67,6 +67,12 @@ class DataQueue:
           now: second of the begin.
           attempts: attempts at the fragment that have died; then it is begun again.
         """
+        if not self.rows:
+            name = type(self.admission).__name__
+            raise RunError(
+                f"{name}.evicts must drop fragments while more than system.data_queue={self.capacity} wait, not "
+                f"{len(self.waiting)} as now; or {name}.blocks must be true, so that actors wait."
+            )
         number = self.begun[shard] - (attempts > 0)
         fragment = Fragment(shard, number, self.order, self.completed, self.rows.pop(0), now, attempts=attempts)
         self.begun[shard] = number + 1
@@ -103,9 +109,13 @@ class DataQueue:
 
     def evict(self, now: float) -> list[Fragment]:
         """Drop the waiting fragments that data admission evicts; `now` is the second."""
-        evicted = [fragment for fragment in self.admission.evicts(self) if self._waits(fragment)]
+        evicted = list(self.admission.evicts(self))
         if evicted:
             orders = {fragment.order for fragment in evicted}
+            if len(orders) < len(evicted) or not all(map(self._waits, evicted)):
+                raise RunError(
+                    f"{type(self.admission).__name__}.evicts must return different fragments of view.waiting."
+                )
             self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
             self.usage.fragments_dropped += len(evicted)
             self._leave(evicted, now)
