@@ -125,7 +125,7 @@ def test_spaces_with_old_keys(tmp_path: Path) -> None:
 def test_the_old_mapping_of_a_system_is_still_read() -> None:
     config = load_config(["system=parallax"])
     with pytest.warns(FutureWarning, match="rule_options"):
-        assert config.system.options == {"trust_kl": 0.01}
+        assert config.system.options == {"coalesce": False, "trust_kl": 0.01}
 
 
 def test_the_old_mapping_of_loggers_is_still_read() -> None:
@@ -140,7 +140,7 @@ def test_the_old_mapping_of_loggers_is_still_read() -> None:
         (
             "system.options.decay",
             "system.options.decay stands below the key of its owner now: system.rule_options, system.weight_options, "
-            "system.admission_options or system.correction_options.",
+            "system.admission_options, system.correction_options or system.data_admission_options.",
         ),
         ("run.options.project", "run.options.project stands below the key of its owner now: run.logger_options."),
         ("run.options", "run.options stands below the key of its owner now: run.logger_options."),
@@ -280,7 +280,9 @@ def test_options_of_a_plugin_that_is_not_imported(tmp_path: Path) -> None:
     tree = old_tree(config.replace({"system.rule": "unheard"}))
     tree["system"]["options"] |= {"share": 0.25, "trust_kl": 0.5}
     new = old_options.migrated(tree)["system"]
-    assert new["rule_options"] == {"share": 0.25} and new["correction_options"] == {"kl_gate": {"trust_kl": 0.5}}
+    assert new["rule_options"] == {"coalesce": False, "share": 0.25} and new["correction_options"] == {
+        "kl_gate": {"trust_kl": 0.5}
+    }
     assert "options" not in new
 
 

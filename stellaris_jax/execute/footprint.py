@@ -229,7 +229,7 @@ def _store(
         where = of("system.versions", "env.frame_stack")
         yield Part("statistics of each version", times.copies * elements, times.saved * elements, where)
     least, seeds = CollectionSizes.least(spec.shape), config.num_seeds
-    places = least.whole * (2 + shape.shards) + least.waves * 4 * shape.shards + least.batches * (1 + shape.shards)
+    places = least.whole * (2 + shape.shards) + least.waves * 5 * shape.width + least.batches * (1 + shape.shards)
     plan = WORD * (places + least.steps * (shape.rows + 1))
     yield Part("plans of collection", seeds * plan, seeds * plan, of(*lengths, "engine.chunk_rounds"))
 
