@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training import OPTION, again, assert_close, assert_identical, leaves, steps, tiny
+from training import OPTION, again, assert_close, assert_identical, check_population, leaves, steps, tiny
 from uneven import Uneven
 
-from stellaris_jax import ConfigError, Population, Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.report.gantt import timeline_figure
@@ -132,13 +132,7 @@ def test_runs_of_a_population_are_what_they_are_alone() -> None:
         tiny(steps(3), *UNEVEN, "algorithm.learning_rate=0.001"),
         tiny(steps(3), "system.actors=barrier"),
     ]
-    population = Population(configs)
-    population.run()
-    for config, trainer in zip(configs, population.trainers, strict=True):
-        alone = Trainer(config)
-        alone.run()
-        assert_identical(trainer, alone)
-    population.close()
+    check_population(configs)
 
 
 # Records --------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 from settings import complaint
-from training import OPTION, again, assert_close, assert_identical, leaves, steps, tiny
+from training import OPTION, again, assert_close, assert_identical, check_population, leaves, steps, tiny
 
-from stellaris_jax import Population, Trainer, load_config, load_policy
+from stellaris_jax import Trainer, load_config, load_policy
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.runs.checkpoint import Checkpoints
@@ -222,10 +222,4 @@ def test_runs_of_a_population_are_what_they_are_alone() -> None:
         tiny(steps(4), *FREE, *STALE["newest"]),
         tiny(steps(4), "system.actors=barrier"),
     ]
-    population = Population(configs)
-    population.run()
-    for config, trainer in zip(configs, population.trainers, strict=True):
-        alone = Trainer(config)
-        alone.run()
-        assert_identical(trainer, alone)
-    population.close()
+    check_population(configs)

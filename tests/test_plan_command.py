@@ -325,7 +325,7 @@ def test_what_is_refused(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_actors_that_roll_ahead() -> None:
-    """Those of host environments, unless they take turns with learners."""
+    """Data of host environments are a round older, unless actors take turns with learners."""
 
     def prefetches(*overrides: str) -> bool:
         (one,) = combinations(overrides)

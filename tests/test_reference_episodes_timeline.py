@@ -110,7 +110,7 @@ def test_timeline_equals_literal_system_by_rule(
 def test_constant_delays_tie_as_in_the_literal_system(
     admission: str, data: st.DataObject, minibatches: int, chance: float
 ) -> None:
-    """What a segment leads to is scheduled after what learners that start at the same moment lead to."""
+    """Events of a segment are scheduled after those of learners that start at the same moment."""
     check_events(data.draw(independent(admission=admission, durations=constants)), minibatches, 0, chance)
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from host_env import Clockwork
 
-from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax import Config, Population, Trainer, load_config
 from stellaris_jax.envs.registry import register
 from stellaris_jax.runs.checkpoint import Checkpoints, to_host
 
@@ -116,3 +116,14 @@ def assert_close(one: Trainer, other: Trainer) -> None:
     assert json.dumps([state["usage"] for state in one.schedule.states]) == json.dumps(
         [state["usage"] for state in other.schedule.states]
     )
+
+
+def check_population(configs: list[Config]) -> None:
+    """Runs of a population are what they are alone, to the bit."""
+    population = Population(configs)
+    population.run()
+    for config, trainer in zip(configs, population.trainers, strict=True):
+        alone = Trainer(config)
+        alone.run()
+        assert_identical(trainer, alone)
+    population.close()
