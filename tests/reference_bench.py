@@ -203,6 +203,19 @@ def sequence_orders(seed: int) -> np.ndarray:
     return np.stack(rows, axis=1).reshape(BATCHES, 8, 32)
 
 
+def check_episodes(metrics: RoundMetrics, literal: ActorSystem, training: ActorTraining) -> None:
+    """Episodes in the used and in the dropped data of each round are those of the literal system."""
+    for found, fragments in (
+        (metrics.episodes, [(one.round, fragment) for one in literal.log.batches for fragment in one.fragments]),
+        (metrics.dropped_episodes, literal.log.dropped_fragments),
+    ):
+        for r in range(len(SCHEDULE)):
+            ended = [episode for round_, one in fragments if round_ == r for episode in training.episodes[one.name]]
+            assert found.ended[r, 0] == len(ended)
+            assert found.total_length[r, 0] == sum(length for _, length in ended)
+            assert found.total_return[r, 0] == pytest.approx(sum(total for total, _ in ended), rel=1e-4, abs=1e-4)
+
+
 def check_policies(bench: Bench, case: IndependentCase, seed: int = 0) -> ActorSystem:
     """Every version the engine still keeps equals the literal system's, and so do counts, episodes and statistics."""
     case = bench.case(case)
@@ -216,15 +229,7 @@ def check_policies(bench: Bench, case: IndependentCase, seed: int = 0) -> ActorS
     assert metrics.rejected[-1, 0] == training.rejected
     assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.log.aggregations) - training.rejected
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
-    for found, fragments in (
-        (metrics.episodes, [(one.round, fragment) for one in literal.log.batches for fragment in one.fragments]),
-        (metrics.dropped_episodes, literal.log.dropped_fragments),
-    ):
-        for r in range(len(SCHEDULE)):
-            ended = [episode for round_, one in fragments if round_ == r for episode in training.episodes[one.name]]
-            assert found.ended[r, 0] == len(ended)
-            assert found.total_length[r, 0] == sum(length for _, length in ended)
-            assert found.total_return[r, 0] == pytest.approx(sum(total for total, _ in ended), rel=1e-4, abs=1e-4)
+    check_episodes(metrics, literal, training)
     for statistics, samples, shape in (
         (state.normalizers.obs, training.seen * bench.config.env.normalize_observation, training.shape),
         (state.normalizers.reward, training.returns, ()),

@@ -19,7 +19,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from reference_actor_training import ActorTraining, statistics_of
 from reference_actors import ActorSystem
-from reference_bench import ENGINE, ENVS, SCHEDULE, SIZES, STEPS, Bench
+from reference_bench import ENGINE, ENVS, SCHEDULE, SIZES, STEPS, Bench, check_episodes
 from reference_events import Delivery
 from reference_events_of_actors import check_round
 from reference_systems import IndependentCase, data_admissions, independent
@@ -114,15 +114,7 @@ def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) 
     assert metrics.rejected[-1, 0] == training.rejected == 0
     assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.log.aggregations)
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
-    for found, fragments in (
-        (metrics.episodes, [(one.round, fragment) for one in literal.log.batches for fragment in one.fragments]),
-        (metrics.dropped_episodes, literal.log.dropped_fragments),
-    ):
-        for r in range(len(SCHEDULE)):
-            ended = [episode for round_, one in fragments if round_ == r for episode in training.episodes[one.name]]
-            assert found.ended[r, 0] == len(ended)
-            assert found.total_length[r, 0] == sum(length for _, length in ended)
-            assert found.total_return[r, 0] == pytest.approx(sum(total for total, _ in ended), rel=1e-4, abs=1e-4)
+    check_episodes(metrics, literal, training)
     for r in range(len(SCHEDULE)):
         lags = [
             data_lag(training, delivery)
