@@ -43,14 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("thorough")
 
 
-MAPPED = 20_000
+MAPPED = 25_000
 """Mappings of memory at which compiled programs are let go of: Linux gives a process 65,530, each program takes some,
 and XLA crashes where it gets no more."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def few_mappings(programs: ProgramCache) -> Iterator[None]:
-    """Programs that no later module may need are dropped before there are too many."""
+    """Programs are dropped after any test, before there are too many; tests that need them compile them again."""
     yield
     maps = Path("/proc/self/maps")
     if maps.is_file() and maps.read_bytes().count(b"\n") > MAPPED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -183,7 +183,7 @@ class Bench:
         return literal, training
 
 
-bench = cache(lambda name: Bench(**BENCHES[name]))
+bench = lru_cache(maxsize=1)(lambda name: Bench(**BENCHES[name]))
 BATCHES = len(SCHEDULE) + 3
 
 
@@ -222,10 +222,12 @@ def check_policies(bench: Bench, case: IndependentCase, seed: int = 0) -> ActorS
     literal, training = bench.literal(case, seed)
     state, metrics = bench.execute({seed: bench.timeline(case, seed)})
     newest, ring = max(training.cache), np.asarray(state.ring[0])
+    # Dividing by the deviation of few samples magnifies what rounding makes different.
+    atol = 6e-5 if bench.config.env.normalize_observation or bench.config.env.normalize_reward else 4e-6
     assert state.version[0] == newest
     for version in range(max(0, newest - len(ring) + 1), newest + 1):
         expected = bench.functions.network.ravel(training.cache[version])
-        np.testing.assert_allclose(ring[version % len(ring)], expected, rtol=1e-4, atol=4e-6)
+        np.testing.assert_allclose(ring[version % len(ring)], expected, rtol=1e-4, atol=atol)
     assert metrics.rejected[-1, 0] == training.rejected
     assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.log.aggregations) - training.rejected
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
