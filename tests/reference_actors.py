@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import count
 from math import floor
+from operator import add
 from typing import Any, Protocol
 
 from reference import LearnerSystem, Training
@@ -80,6 +81,10 @@ Lengths = Callable[[int, int, int], tuple[int, bool]]
 whether all of them have ended an episode, so that the fragment ends."""
 
 
+Rolled = Callable[[int], Fraction]
+"""Function from a fragment's steps to the seconds until its slowest actor has made so many."""
+
+
 class ActorTraining(Training, Protocol):
     """Interface of the computations beside the events; `reference_actor_training.ActorTraining` has it."""
 
@@ -145,8 +150,7 @@ class ActorSystem(LearnerSystem):
         self.actor_last_used = [self.warm_since] * total_actors
         self.waiting: list[Fragment] = []
         self.loading = False
-        self.formed = 0
-        self.ended = 0
+        self.formed = self.ended = 0
         self.settled = False
         self.admission = ADMISSIONS[settings.data_admission](settings.data_admission_options, self)
 
@@ -256,12 +260,14 @@ class ActorSystem(LearnerSystem):
         shard.attempt = attempt
         self.log.actor_blocked += len(shard.actors) * (self.time.now - shard.idle_since)
         seconds, cache = self.durations(shard), exactly(self.platform.cache)
-        startups = [
-            self.startup(self.actor_last_used[actor], 0, self.platform.actor_cold_start) for actor in shard.actors
-        ]
-        longest = max(startup + duration for startup, duration in zip(startups, seconds, strict=True))
-        transfers = (self.segments + 1) * cache
-        whole = transfers + longest
+        startups = [self.startup(self.actor_last_used[a], 0, self.platform.actor_cold_start) for a in shard.actors]
+
+        def rolled(steps: int) -> Fraction:
+            if self.lengths is None:  # the start-up is spread over the steps
+                return self.share(max(map(add, startups, seconds)), steps)
+            return max(start + self.share(whole, steps) for start, whole in zip(startups, seconds, strict=True))
+
+        whole = (self.segments + 1) * cache + rolled(self.rollout_length)
         finish: Callable[[], None] = partial(self.actors_done, shard, sum(startups, Fraction(0)))
         dies = False
         if self.actor_failure > 0:
@@ -269,14 +275,11 @@ class ActorSystem(LearnerSystem):
             if chance < self.actor_failure:
                 dies, finish = True, partial(self.die, shard)
                 whole = round(Fraction(place) * whole / NANOSECOND) * NANOSECOND
-        fetches = [
-            segment * cache + floor(longest * segment / self.segments / NANOSECOND) * NANOSECOND
-            for segment in range(1, self.segments)
-        ]
+        fetches = [n * cache + rolled(n * self.rollout_length // self.segments) for n in range(1, self.segments)]
         if dies:
             fetches = [second for second in fetches if second < whole]
         elif self.lengths is not None:
-            self.unmeasured.append(partial(self.measure, attempt, longest, finish))
+            self.unmeasured.append(partial(self.measure, attempt, rolled, finish))
             return
         self.go_on(attempt, fetches, whole, finish)
 
@@ -288,22 +291,23 @@ class ActorSystem(LearnerSystem):
         else:
             self.time.after(whole - passed, finish)
 
-    def measure(self, attempt: Fragment, longest: Fraction, finish: Callable[[], None]) -> None:
+    def share(self, seconds: Fraction, steps: int) -> Fraction:
+        """Part of the seconds for a whole fragment that so many steps take."""
+        return floor(seconds * steps / self.rollout_length / NANOSECOND) * NANOSECOND
+
+    def measure(self, attempt: Fragment, rolled: Rolled, finish: Callable[[], None]) -> None:
         """Arrange what comes after a segment that has begun now, whose length is asked for."""
         assert self.lengths is not None
         steps, ended = self.lengths(attempt.shard, attempt.number, len(attempt.versions) - 1)
         attempt.steps += steps
-        rolled = floor(longest * attempt.steps / self.rollout_length / NANOSECOND) * NANOSECOND
         cache, passed = exactly(self.platform.cache), self.time.now - attempt.begin
-        if ended or len(attempt.versions) == self.segments:
-            self.time.after((len(attempt.versions) + 1) * cache + rolled - passed, finish)
-        else:
-            due = len(attempt.versions) * cache + rolled
-            self.time.after(due - passed, partial(self.next_measured_segment, attempt, longest, finish))
+        last = ended or len(attempt.versions) == self.segments
+        due = (len(attempt.versions) + last) * cache + rolled(attempt.steps)
+        self.time.after(due - passed, finish if last else partial(self.next_measured_segment, attempt, rolled, finish))
 
-    def next_measured_segment(self, attempt: Fragment, longest: Fraction, finish: Callable[[], None]) -> None:
+    def next_measured_segment(self, attempt: Fragment, rolled: Rolled, finish: Callable[[], None]) -> None:
         self.fetch(attempt)
-        self.unmeasured.append(partial(self.measure, attempt, longest, finish))
+        self.unmeasured.append(partial(self.measure, attempt, rolled, finish))
 
     def fetch(self, attempt: Fragment) -> None:
         """Begin an attempt's next segment with the version that is visible now."""
@@ -322,7 +326,7 @@ class ActorSystem(LearnerSystem):
         """Seconds in which a shard's actors were busy with a fragment that has ended: rolling, fetching, pushing."""
         seconds = sum(self.durations(shard), Fraction(0))
         if self.lengths is not None:
-            seconds = floor(seconds * attempt.steps / self.rollout_length / NANOSECOND) * NANOSECOND
+            seconds = self.share(seconds, attempt.steps)
         return seconds + len(shard.actors) * (len(attempt.versions) + 1) * exactly(self.platform.cache)
 
     def stop(self, shard: Shard, fate: str) -> Fragment:

@@ -160,3 +160,22 @@ def test_times_by_hand() -> None:
     # Three passes (two fetches and a push) and three of eight steps.
     assert (first.begin, first.end, len(first.versions)) == (0.0, 3 * 0.25 + 3.0, 2)
     assert first.seconds == 3.75
+
+
+def test_a_start_up_takes_as_long_for_a_short_fragment() -> None:
+    """Two actors, 8 and 2 s for 8 steps, with containers that take 1 s to start, and cool down after each fragment."""
+    system, platform = plain_case()
+    system.actor_shards = 1
+    platform = replace(platform, actor_cold_start=1.0, keep_alive=0.0, prewarm=False)
+    case = IndependentCase(system, platform, constant_delays([8.0]))
+
+    def lengths(shard: int, number: int, segment: int) -> tuple[int, bool]:
+        return (2, False) if segment == 0 else (1, True)
+
+    timeline, literal = followed(case, 1, 0, lengths), case.literal(1, 0, lengths)
+    first = timeline.next_round().batches[0].fragments[0]
+    literal.run(1)
+    # Three passes, a start-up, and three of eight steps.
+    assert (first.begin, first.end) == (0.0, 3 * 0.25 + 1.0 + 3.0)
+    assert float(literal.log.batches[0].fragments[0].end) == first.end
+    assert (timeline.usage.actor_startup, first.seconds) == (2.0, 2 * (3 * 0.25 + 3.0))

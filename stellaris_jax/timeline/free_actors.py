@@ -96,7 +96,7 @@ class FreeActors:
         self.idle_since: dict[int, int] = dict.fromkeys(range(layout.shards), 0)
         self.begun: dict[int, int] = {}
         self.lasts: dict[int, int] = {}
-        self.startups: dict[int, int] = {}
+        self.startups: dict[int, list[int]] = {}
         self.dies: dict[int, int] = {}
         self.batches: dict[int, Batch] = {}
         self.since_batch = 0
@@ -130,14 +130,18 @@ class FreeActors:
             fails, fraction = next(self.streams.failures), next(self.streams.failures)
             if fails < self.failure:
                 self.dies[shard] = round(whole * Fraction(fraction))
-        self.startups[shard] = sum(startups)
+        self.startups[shard] = startups
         self._segment(fragment, tick, record)
 
     def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
         """Ticks that the actors of a fragment take to start, and then to roll it."""
         actors = self.layout.of_shard(fragment.shard)
-        durations = self.streams.durations.at(fragment.number * self.layout.actors + actors.start, len(actors))
-        return [self.containers.startup(actor, tick) for actor in actors], durations
+        return [self.containers.startup(actor, tick) for actor in actors], self._durations(fragment)
+
+    def _durations(self, fragment: Fragment) -> list[int]:
+        """Ticks that the actors of a fragment take to roll all of its steps."""
+        actors = self.layout.of_shard(fragment.shard)
+        return self.streams.durations.at(fragment.number * self.layout.actors + actors.start, len(actors))
 
     def measured(self, shard: int, steps: int, ended: bool, tick: int) -> None:
         """Schedule the end of a shard's segment, whose length is known now.
@@ -152,11 +156,22 @@ class FreeActors:
         self.rolled[shard] += steps
         segments = len(fragment.versions)
         last = ended or segments == layout.segments
-        due = (segments + last) * self.passing + self.lasts[shard] * self.rolled[shard] // layout.steps
+        due = (segments + last) * self.passing + self._lasted(fragment)
         event: Event = FragmentEnded(shard) if last else SegmentBegun(shard)
         if shard in self.dies and self.dies[shard] <= due:
             due, event = self.dies[shard], ActorDied(shard)
         self.schedule(self.begun[shard] + due - tick, event)
+
+    def _lasted(self, fragment: Fragment) -> int:
+        """Ticks until a fragment's slowest actor has made its steps so far; a start-up takes as long for few steps."""
+        shard, steps = fragment.shard, self.layout.steps
+        if not self.layout.follows:
+            return self.lasts[shard] * self.rolled[shard] // steps
+        durations = self._durations(fragment)
+        return max(
+            startup + duration * self.rolled[shard] // steps
+            for startup, duration in zip(self.startups[shard], durations, strict=True)
+        )
 
     def _segment(self, fragment: Fragment, tick: int, record: Round) -> None:
         """Record the segment that has begun, unless its attempt will die, so that its data never exist."""
@@ -188,12 +203,11 @@ class FreeActors:
             self._begin(shard, tick, record, dead.attempts + 1)
             return
         fragment = queue.rolling[shard]
-        first = fragment.number * self.layout.actors + actors.start
         passing = len(actors) * (len(fragment.versions) + 1) * self.passing
-        rolled = sum(self.streams.durations.at(first, len(actors))) * self.rolled[shard] // self.layout.steps
+        rolled = sum(self._durations(fragment)) * self.rolled[shard] // self.layout.steps
         busy = rolled + passing
         self.usage.actor_busy += busy
-        self.usage.actor_startup += self.startups[shard]
+        self.usage.actor_startup += sum(self.startups[shard])
         self.usage.actor_invocations += len(actors)
         queue.on_fragment(shard, tick / SECOND, busy / SECOND)
 
