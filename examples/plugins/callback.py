@@ -9,5 +9,4 @@ import stellaris_jax as sj
 @sj.register.callback("too_stale")
 def too_stale(round_, record, trainer):
     """True, which ends the run, once the mean staleness of a round is above a quarter of the learners."""
-    staleness = record["staleness_mean"]  # None if the round aggregated nothing
-    return staleness is not None and staleness > trainer.config.system.learners / 4
+    return record["staleness_mean"] > trainer.config.system.learners / 4

@@ -59,6 +59,12 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         c.executor == "simulated" or not c.engine.distributed,
         f"engine.distributed=true is not possible with executor={c.executor}, which has processes of its own kind.",
     )
+    shards = c.platform.parameter_shards
+    yield (
+        c.executor == "simulated" or shards == 1,
+        f"platform.parameter_shards={shards} is not possible with executor={c.executor}, which has one parameter "
+        "function; 1 is.",
+    )
     yield (
         c.executor != "live" or c.live.timeout >= LEAST_TIMEOUT,
         f"live.timeout={c.live.timeout:g} is too short: processes are looked after five times a second, and passing "
@@ -157,6 +163,7 @@ ONLY_INDEPENDENT = {
     "system.publish_lag": 0,
     "system.data_admission": "fifo",
     "system.data_queue": 0,
+    "system.batches_in_flight": 2,
     "delays.by": "steps",
     "delays.actor_failure": 0.0,
 }
@@ -164,13 +171,21 @@ ONLY_INDEPENDENT = {
 
 
 def _only_independent(c: Config) -> Iterator[tuple[bool, str]]:
-    """Conditions that no key of independent actors is set for other actors."""
-    for key, nothing in ONLY_INDEPENDENT.items():
-        value = attrgetter(key)(c)
-        yield (
-            value == nothing,
-            f"{key}={value} is for system.actors=independent; with {c.system.actors} actors leave it at {nothing}.",
-        )
+    """Condition that no key of independent actors is set for other actors."""
+    values = {key: attrgetter(key)(c) for key in ONLY_INDEPENDENT}
+    given = [f"{key}={value}" for key, value in values.items() if value != ONLY_INDEPENDENT[key]]
+    others = [f"{key}={nothing}" for key, nothing in ONLY_INDEPENDENT.items() if values[key] != nothing]
+    verb = "are" if len(given) > 1 else "is"
+    yield (
+        not given,
+        f"{_listed(given)} {verb} for system.actors=independent; with system.actors={c.system.actors} give "
+        f"{_listed(others)}.",
+    )
+
+
+def _listed(items: list[str]) -> str:
+    """Items as words: `a, b and c`."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def _independent(c: Config) -> Iterator[tuple[bool, str]]:
@@ -219,7 +234,8 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     yield (
         c.delays.by == "steps" or c.executor == "simulated",
-        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are measured; steps is.",
+        f"delays.by=episodes is not possible with executor={c.executor}, whose durations are "
+        f"{'measured' if c.executor == 'live' else 'those of the trace'}; delays.by=steps is.",
     )
     actors = c.live.actors
     yield (

@@ -26,10 +26,10 @@ def data_record(config: Config, row: Sequence[Round]) -> dict[str, Any]:
         "learned_steps": learned_steps(config, [one.index + 1 for one in row]),
         "data_lag_max": len(counts) - 1 if counts else None,
         "data_lag_counts": counts,
-        "data_lag_batches": mean_or_none([batch.age(fragment) for batch in batches for fragment in batch.fragments]),
-        "data_lag_seconds": mean_or_none([one.data_seconds for one in row if one.groups]),
+        "data_lag_batches": _mean([batch.age(fragment) for batch in batches for fragment in batch.fragments]),
+        "data_lag_seconds": _mean([one.data_seconds for one in row if one.groups]),
         "data_queue": mean([one.waiting for one in row]),
-        "data_queue_seconds": mean_or_none([batch.second - one.end for batch in batches for one in batch.fragments]),
+        "data_queue_seconds": _mean([batch.second - one.end for batch in batches for one in batch.fragments]),
         "actor_utilisation": mean([_utilisation(config, one.usage) for one in row]),
         "actor_blocked": mean([_blocked(config, one.usage) for one in row]),
         "fragments_dropped": sum(one.usage.fragments_dropped for one in row),
@@ -41,7 +41,7 @@ def data_record(config: Config, row: Sequence[Round]) -> dict[str, Any]:
     }
 
 
-def mean_or_none(values: Sequence[float]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     """Mean of a round's values; `None` without any, because a round may form no batch or aggregate nothing."""
     return mean(values) if values else None
 

@@ -14,7 +14,7 @@ from stellaris_jax.base.statistics import mean
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.execute.data_records import data_record, dropped_return, learned_steps, mean_or_none
+from stellaris_jax.execute.data_records import data_record, dropped_return, learned_steps
 from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
@@ -145,17 +145,17 @@ class Accounts:
             "env_steps": self.env_steps(usages),
             "actors": mean([record.actors for record in row]),
             "updates": mean([usage.updates for usage in usages]),
-            "staleness_mean": mean_or_none(flat),
-            "staleness_max": max(flat, default=None),
-            "staleness_in_flight": mean_or_none(in_flight),
-            "staleness_queued": mean_or_none(queued),
-            "staleness_seconds": mean_or_none(seconds),
+            "staleness_mean": mean(flat),
+            "staleness_max": max(flat, default=0),
+            "staleness_in_flight": mean(in_flight),
+            "staleness_queued": mean(queued),
+            "staleness_seconds": mean(seconds),
             "staleness_counts": np.bincount(flat).tolist() if flat else [],
             "in_flight_counts": np.bincount(in_flight).tolist() if in_flight else [],
             "queued_counts": np.bincount(queued).tolist() if queued else [],
             "gate": mean(gates) if gates else None,
             **self.gate(usages),
-            "group_size": mean_or_none([len(group.gradients) for group in groups]),
+            "group_size": mean([len(group.gradients) for group in groups]),
             "actor_staleness": actor_staleness(row, [record.behaviour_version for record in row]),
             "learning_rate": self.config.algorithm.learning_rate * factor * self._mean_weight(groups),
             **{name: mean(values) for name, values in money.items()},
@@ -169,7 +169,7 @@ class Accounts:
                 **money,
                 "env_steps": [self.env_steps([usage]) for usage in usages],
                 "actors": [record.actors for record in row],
-                "staleness_mean": [mean_or_none(values) for values in staleness],
+                "staleness_mean": [mean(values) for values in staleness],
             },
         }
 

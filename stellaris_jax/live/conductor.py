@@ -54,6 +54,7 @@ class Conductor(ABC):
         self._origin = 0.0
         self._stamp = 0
         self._learning: dict[int, Gradient] = {}
+        self._learning_origins: dict[int, float] = {}  # origin of training's seconds when a learner was invoked
         self._delivered: dict[tuple[int, int], StoredGradient] = {}
         self._fragments: dict[int, StoredFragment] = {}
         self._versions: dict[int, Any] = {}
@@ -109,16 +110,14 @@ class Conductor(ABC):
             self._handle(done)
         if invocations:
             return
-        if not self.coordinator.queue:
-            raise RunError(self._stuck())
-        self._carry_out(self.coordinator.on_stall(self.now))
+        actions = self.coordinator.on_stall(self.now)
+        if not actions:
+            raise RunError(self._stuck(f"{self.now:.3g} seconds"))
+        self._carry_out(actions)
 
-    def _stuck(self) -> str:
-        """Sentence on why nothing can go on."""
-        return (
-            f"system.rule={self.config.system.rule} and system.admission={self.config.system.admission} let no "
-            f"learner start at {self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
-        )
+    def _stuck(self, moment: str) -> str:
+        """Sentence on why nothing can go on at a moment."""
+        return self.coordinator.stuck(moment)
 
     @property
     def now(self) -> float:
@@ -140,6 +139,7 @@ class Conductor(ABC):
         if call.kind == ACTOR:
             self._rolled(done)
         else:
+            done = self._without_pauses(done)
             gradient = self._learning.pop(call.stamp)
             busy = busy_seconds(done)
             self.usage.learner_busy += busy
@@ -147,6 +147,11 @@ class Conductor(ABC):
             gradient.start = self.now - busy
             self._store_gradient(gradient, done.value)
             self._carry_out(self.coordinator.on_delivery(gradient, self.now, gradient.peers))
+
+    def _without_pauses(self, done: Done) -> Done:
+        """End of a learner's invocation without time between rounds, when policies are evaluated and saved."""
+        paused = self._origin - self._learning_origins.pop(done.call.stamp, self._origin)
+        return done._replace(elapsed=min(done.elapsed, max(done.seconds, done.elapsed - paused)))
 
     @abstractmethod
     def _rolled(self, done: Done) -> None:
@@ -177,7 +182,7 @@ class Conductor(ABC):
             self._roll_again(done)
         else:
             gradient = self._learning.pop(call.stamp)
-            self.usage.learner_failed += done.elapsed
+            self.usage.learner_failed += self._without_pauses(done).elapsed
             self.coordinator.on_failure(gradient)
 
     # Learners ------------------------------------------------------------------------------------------------------
@@ -201,6 +206,7 @@ class Conductor(ABC):
         others = [self._versions[version] for version in gradient.peers]
         call = self._call(LEARNER, gradient.learner)
         self._learning[call.stamp] = gradient
+        self._learning_origins[call.stamp] = self._origin
         self._pool.submit(call, pointer, data, self._versions[gradient.version], target, *others)
 
     # The parameter function ----------------------------------------------------------------------------------------
@@ -304,6 +310,7 @@ class Conductor(ABC):
     def _clear(self) -> None:
         """Drop all work under way and its data."""
         self._learning, self._delivered, self._fragments, self._versions = {}, {}, {}, {}
+        self._learning_origins = {}
         self._forming = None
 
     def _hand_out_state(self) -> None:

@@ -98,13 +98,8 @@ class FreeConductor(Conductor):
                 return
             self._carry_out(actions)
 
-    def _stuck(self) -> str:
-        if self.coordinator.pointers:
-            return super()._stuck()
-        return (
-            f"system.data_admission={self.config.system.data_admission} lets no actor begin and no batch be formed at "
-            f"{self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
-        )
+    def _stuck(self, moment: str) -> str:
+        return super()._stuck(moment) if self.coordinator.has_work else self.queue.stuck(moment)
 
     # Actors --------------------------------------------------------------------------------------------------------
 

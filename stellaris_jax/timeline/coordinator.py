@@ -49,7 +49,7 @@ class Coordinator:
     """
 
     def __init__(self, system: SystemConfig, usage: Usage):
-        self.usage = usage
+        self.system, self.usage = system, usage
         self.learners, self.versions = system.learners, system.versions
         self.drops = system.overflow == "drop"
         self.rule: Rule = register.rule[system.rule](system.rule_options)
@@ -129,8 +129,33 @@ class Coordinator:
         return self._aggregate(now)
 
     def on_stall(self, now: float) -> Sequence[Action]:
-        """Aggregate the queue although the rule would wait, because no other event is pending."""
+        """Aggregate the queue although the rule would wait, because no other event is pending.
+
+        Without an action the next version waits for gradients that learners compute, or that admission holds back.
+        """
         return self._aggregate(now, stalled=True)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether minibatches wait for a learner, or gradients for an aggregation."""
+        return bool(self.pointers or self.queue or self.waiting_for_order)
+
+    def stuck(self, moment: str) -> str:
+        """Sentence on why nothing can go on at a moment without events, such as `3 simulated seconds`."""
+        rule, admission, policy = self.system.rule, self.system.admission, type(self.admission).__name__
+        when, held = f"at {moment}, while nothing else is under way", len(self.waiting_for_order)
+        if self.queue:
+            return (
+                f"system.admission={admission} lets none of {len(self.queue)} queued gradients be aggregated {when}: "
+                f"the next version would make {held} others too stale, which {policy}.admits must let join the queue."
+            )
+        if held:
+            return (
+                f"system.admission={admission} holds {held} gradients back {when}; {policy}.admits must let one join."
+            )
+        return (
+            f"system.rule={rule} and system.admission={admission} let no learner start {when}; one must be allowed to."
+        )
 
     # Actions -------------------------------------------------------------------------------------------------------
 

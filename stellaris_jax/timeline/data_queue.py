@@ -5,9 +5,12 @@ It is the counterpart of the `Coordinator` on the side of actors. The simulator 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from stellaris_jax.base.errors import RunError
+from stellaris_jax.config.schema import shown
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.data_admission import admission_of, queue_capacity, store_rows
 from stellaris_jax.timeline.record_json import as_data, record_of
@@ -27,9 +30,10 @@ class DataQueue:
         self.system, self.shards, self.usage = system, shards, usage
         self.capacity = queue_capacity(system, shards)
         self.admission = admission_of(system)
-        self.waiting: list[Fragment] = []
-        self.rolling: dict[int, Fragment] = {}
-        self.begun = [0] * shards
+        # Data admission sees these, and cannot change them.
+        self.waiting: tuple[Fragment, ...] = ()
+        self._rolling: dict[int, Fragment] = {}
+        self.begun = (0,) * shards
         self.order = 0
         self.formed = 0
         self.completed = 0
@@ -39,9 +43,14 @@ class DataQueue:
         self.rows = list(range(store_rows(system, shards)))
 
     @property
+    def rolling(self) -> Mapping[int, Fragment]:
+        """Fragments under way, by shard."""
+        return MappingProxyType(self._rolling)
+
+    @property
     def outstanding(self) -> int:
         """Fragments that wait or are under way."""
-        return len(self.waiting) + len(self.rolling)
+        return len(self.waiting) + len(self._rolling)
 
     @property
     def blocked(self) -> bool:
@@ -75,21 +84,21 @@ class DataQueue:
             )
         number = self.begun[shard] - (attempts > 0)
         fragment = Fragment(shard, number, self.order, self.completed, self.rows.pop(0), now, attempts=attempts)
-        self.begun[shard] = number + 1
+        self.begun = (*self.begun[:shard], number + 1, *self.begun[shard + 1 :])
         self.order += 1
-        self.rolling[shard] = fragment
+        self._rolling[shard] = fragment
         self.fetch(shard)
         return fragment
 
     def fetch(self, shard: int) -> int:
         """Begin the next segment of the fragment that a shard rolls; returns its version."""
         version = self.visible()
-        self.rolling[shard].versions.append(version)
+        self._rolling[shard].versions.append(version)
         return version
 
     def on_death(self, shard: int) -> Fragment:
         """Give up an attempt; the shard must begin again at once."""
-        fragment = self.rolling.pop(shard)
+        fragment = self._rolling.pop(shard)
         self._free([fragment])
         self.usage.actor_failures += 1
         return fragment
@@ -102,21 +111,19 @@ class DataQueue:
           now: second of the completion.
           seconds: function-seconds of its actors.
         """
-        fragment = self.rolling.pop(shard)
+        fragment = self._rolling.pop(shard)
         fragment.end, fragment.seconds = now, seconds
-        self.waiting.append(fragment)
+        self.waiting = (*self.waiting, fragment)
         return fragment
 
     def evict(self, now: float) -> list[Fragment]:
         """Drop the waiting fragments that data admission evicts; `now` is the second."""
-        evicted = list(self.admission.evicts(self))
+        evicted = self._answer("evicts", "different fragments of view.waiting")
         if evicted:
             orders = {fragment.order for fragment in evicted}
             if len(orders) < len(evicted) or not all(map(self._waits, evicted)):
-                raise RunError(
-                    f"{type(self.admission).__name__}.evicts must return different fragments of view.waiting."
-                )
-            self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
+                raise RunError(self._demand("evicts", "different fragments of view.waiting."))
+            self._remove(orders)
             self.usage.fragments_dropped += len(evicted)
             self._leave(evicted, now)
         return evicted
@@ -125,21 +132,45 @@ class DataQueue:
         """Form the next batch if fewer than `batches_in_flight` are unfinished and data admission selects enough."""
         if self.loading or self.formed - self.completed >= self.system.batches_in_flight:
             return None
-        chosen = list(self.admission.selects(self))
+        wanted = f"{self.shards} different fragments of view.waiting, or fewer to wait"
+        chosen = self._answer("selects", wanted)
         if len(chosen) < self.shards:
             return None
         orders = {fragment.order for fragment in chosen}
         if len(chosen) > self.shards or len(orders) < self.shards or not all(map(self._waits, chosen)):
-            name = type(self.admission).__name__
-            raise RunError(
-                f"{name}.selects must return {self.shards} different fragments of view.waiting, or fewer to wait."
-            )
-        self.waiting = [fragment for fragment in self.waiting if fragment.order not in orders]
+            raise RunError(self._demand("selects", f"{wanted}."))
+        self._remove(orders)
         chosen.sort(key=lambda fragment: (fragment.shard, fragment.number))
         batch = Batch(self.formed, chosen, now, self.clock)
         self.formed += 1
         self._leave(chosen, now)
         return batch
+
+    def _answer(self, method: str, wanted: str) -> list[Fragment]:
+        """Fragments that data admission returns. Raises RunError unless they are fragments."""
+        answer: object = getattr(self.admission, method)(self)
+        items: list[object] = list(answer) if isinstance(answer, Iterable) else [answer]
+        fragments = [one for one in items if isinstance(one, Fragment)]
+        if isinstance(answer, Iterable) and len(fragments) == len(items):
+            return fragments
+        raise RunError(self._demand(method, f"{wanted}, as a list or a tuple, not {shown(answer)}."))
+
+    def _demand(self, method: str, what: str) -> str:
+        """Sentence on what a method of data admission must return."""
+        own = f"system.data_admission={self.system.data_admission}"
+        return f"{own}: {type(self.admission).__name__}.{method} must return {what}"
+
+    def stuck(self, moment: str) -> str:
+        """Sentence on why no data can come at a moment without events, such as `3 simulated seconds`."""
+        own = f"system.data_admission={self.system.data_admission}"
+        return (
+            f"{own} lets no actor begin and no batch be formed at {moment}, while nothing else is under way; one must "
+            "be allowed to."
+        )
+
+    def _remove(self, orders: set[int]) -> None:
+        """Remove fragments from those that wait."""
+        self.waiting = tuple(fragment for fragment in self.waiting if fragment.order not in orders)
 
     def _waits(self, fragment: Fragment) -> bool:
         return any(fragment is one for one in self.waiting)
@@ -165,7 +196,7 @@ class DataQueue:
             "begun": list(self.begun),
             "rows": list(self.rows),
             "waiting": [as_data(fragment) for fragment in self.waiting],
-            "rolling": [as_data(fragment) for fragment in self.rolling.values()],
+            "rolling": [as_data(fragment) for fragment in self._rolling.values()],
             "admission": self.admission.state(),
         }
 
@@ -173,7 +204,7 @@ class DataQueue:
         """Continue from what `state()` returned (it may have passed through JSON)."""
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.begun, self.rows = list(state["begun"]), list(state["rows"])
-        self.waiting = [record_of(Fragment, one) for one in state["waiting"]]
-        self.rolling = {one["shard"]: record_of(Fragment, one) for one in state["rolling"]}
+        self.begun, self.rows = tuple(state["begun"]), list(state["rows"])
+        self.waiting = tuple(record_of(Fragment, one) for one in state["waiting"])
+        self._rolling = {one["shard"]: record_of(Fragment, one) for one in state["rolling"]}
         self.admission.restore(state["admission"])

@@ -27,6 +27,10 @@ MOST_BEGUN = 100_000
 """Largest number of fragments that a shard may begin, on average, before the next batch is complete."""
 
 
+MOST_AT_ONCE = 1_000
+"""Largest number of them that a shard may begin, on average, at one moment, beside those that the data queue holds."""
+
+
 class ActorLayout(NamedTuple):
     """Shards of independent actors.
 
@@ -100,6 +104,7 @@ class FreeActors:
         self.dies: dict[int, int] = {}
         self.batches: dict[int, Batch] = {}
         self.since_batch = 0
+        self.begun_at, self.at_once = 0, 0
         self.rolled: dict[int, int] = {}
         self.unknown: list[int] = []
 
@@ -114,13 +119,7 @@ class FreeActors:
     def _begin(self, shard: int, tick: int, record: Round, attempts: int = 0) -> None:
         fragment, actors = self.queue.begin(shard, tick / SECOND, attempts), self.layout.of_shard(shard)
         self.usage.actor_blocked += (tick - self.idle_since.pop(shard)) * len(actors)
-        self.since_batch += 1
-        if self.since_batch > MOST_BEGUN * self.layout.shards:
-            raise RunError(
-                f"Actors have begun {self.since_batch} fragments while no batch was completed, until "
-                f"{tick / SECOND:g} simulated seconds: delays.actor is too short beside delays.learner, or learners "
-                "wait for ever."
-            )
+        self._count_begin(tick)
         startups, durations = self._drawn(fragment, tick)
         self.begun[shard], self.lasts[shard] = tick, max(map(add, startups, durations))
         self.rolled[shard] = 0
@@ -132,6 +131,19 @@ class FreeActors:
                 self.dies[shard] = round(whole * Fraction(fraction))
         self.startups[shard] = startups
         self._segment(fragment, tick, record)
+
+    def _count_begin(self, tick: int) -> None:
+        """Count a fragment that is begun, and end the run if batches never come."""
+        self.since_batch += 1
+        self.at_once = self.at_once + 1 if tick == self.begun_at else 1
+        self.begun_at = tick
+        shards = self.layout.shards
+        if self.since_batch > MOST_BEGUN * shards or self.at_once > MOST_AT_ONCE * shards + self.queue.capacity:
+            raise RunError(
+                f"Actors have begun {self.since_batch} fragments while no batch was completed, until "
+                f"{tick / SECOND:g} simulated seconds: delays.actor is too short beside delays.learner, or learners "
+                "wait for ever."
+            )
 
     def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
         """Ticks that the actors of a fragment take to start, and then to roll it."""
@@ -230,7 +242,7 @@ class FreeActors:
 
     def end_round(self, record: Round) -> None:
         """Complete the record of a round, whose batch is complete."""
-        self.since_batch = 0
+        self.since_batch = self.at_once = 0
         complete_record(record, self.batches, self.queue, self.layout.actors)
 
     _SHARDS = ("idle_since", "begun", "lasts", "startups", "dies", "rolled")

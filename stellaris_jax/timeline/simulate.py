@@ -219,16 +219,13 @@ class Timeline:
                 self._end(event, record)
             else:
                 self._handle(event, record)
-        elif self.coordinator.queue:
-            self.do(self.coordinator.on_stall(self.now), record)
+        elif actions := self.coordinator.on_stall(self.now):
+            self.do(actions, record)
         else:
-            names = f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start"
-            if self.free is not None and not self.coordinator.pointers:
-                names = f"system.data_admission={self.system.data_admission} lets no actor begin and no batch be formed"
-            raise RunError(
-                f"{names} at {self.now:g} simulated seconds, while nothing else is under way; one must be allowed to "
-                "then."
-            )
+            moment = f"{self.now:g} simulated seconds"
+            if self.free is None or self.coordinator.has_work:
+                raise RunError(self.coordinator.stuck(moment))
+            raise RunError(self.free.queue.stuck(moment))
 
     def schedule(self, delay: int, event: Event) -> None:
         self._order += 1

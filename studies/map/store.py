@@ -149,8 +149,7 @@ def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
 def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
     last = records[-1]
     gradients = [sum(row["staleness_counts"]) for row in records]
-    # A round that aggregates nothing has no staleness.
-    staleness = float(np.average([row["staleness_mean"] or 0.0 for row in records], weights=gradients))
+    staleness = float(np.average([row["staleness_mean"] for row in records], weights=gradients))
     dropped = last["dropped"] / (last["dropped"] + sum(gradients))
 
     def curve(name: str, seed: int) -> list[float]:
