@@ -79,11 +79,12 @@ class FreeShards:
 
     Attributes:
       opened: whether environments have begun new episodes in this round, because they were lost.
+      seconds: seconds of a segment; they say how long a replay may take.
     """
 
     def __init__(self, call: Callable[[str, int, float], Call]):
         self._call = call
-        self.opened = False
+        self.opened, self.seconds = False, 0.0
         self.clear()
 
     def clear(self) -> None:

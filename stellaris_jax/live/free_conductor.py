@@ -286,6 +286,8 @@ class FreeConductor(Conductor):
         super().restore(state)
         actors = state["actors"]
         self.queue.usage = self.usage
+        if self.usage.actor_invocations:
+            self.shards.seconds = self.usage.actor_busy / self.usage.actor_invocations / self.config.segments
         self.queue.restore(actors["queue"])
         self.batches = {one["index"]: record_of(Batch, one) for one in actors["batches"]}
         self._idle_since = {shard: second for shard, second in actors["idle_since"]}

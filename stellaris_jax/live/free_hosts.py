@@ -68,7 +68,6 @@ class HostShards(FreeShards):
     ):
         super().__init__(call)
         self.positions, self.seed, self._on_lost = positions, seed, on_lost
-        self._seconds = 0.0  # of the last segment
 
     def open(self, state: EngineState) -> None:
         super().open(state)
@@ -115,7 +114,7 @@ class HostShards(FreeShards):
             rehearsal,
             position.carry,
         )
-        grace = GRACE * position.fragments * self._seconds if replays else 0.0
+        grace = GRACE * position.fragments * self.seconds if replays else 0.0
         self._submit(pool, SegmentUnderWay(segment, second, acting, RequestedShard(requested, totals), grace))
 
     def took(self, pool: Pool, done: Done) -> Ended | None:
@@ -127,7 +126,7 @@ class HostShards(FreeShards):
             return self._ended(under_way, value.rolled, requested.carry)
         if there and position.matches(value.obs[0]):
             position.add(np.asarray(value.rolled.data.action), value.obs[1], value.carry)
-            self._states[segment.shard], self._seconds = value.rolled.actor, done.seconds
+            self._states[segment.shard], self.seconds = value.rolled.actor, done.seconds
             replayed = requested.actions is not None and requested.fragments > 0
             return self._ended(under_way, value.rolled, requested.carry, replayed)
         if there or position.actions is None:
