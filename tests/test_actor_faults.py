@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from live_runs import config_of, live
+from live_runs import Chaos, config_of, functions_of, live
 from settings import complaint
 from training import steps, tiny
 
 from stellaris_jax import Admission, Config, DataAdmission, Trainer, load_config, register
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.validation import check_values
+from stellaris_jax.live.functions import Functions
+from stellaris_jax.live.pool import Call, Done
 from stellaris_jax.timeline import Gradient, Timeline, free_actors
 from stellaris_jax.timeline.data_admission import DataView
 from stellaris_jax.timeline.records import Fragment
@@ -190,3 +193,36 @@ def test_a_data_admission_cannot_change_what_it_sees(monkeypatch: pytest.MonkeyP
     for _ in range(3):
         timeline.next_round()
     assert not changed
+
+
+# Time of learners -----------------------------------------------------------------------------------------------------
+
+
+class Timed(Chaos):
+    """Pool whose invocations have taken as long as they were under way, as those of processes do."""
+
+    def __init__(self, functions: Functions):
+        super().__init__(functions)
+        self.submitted: dict[int, float] = {}
+
+    def submit(self, call: Call, *arguments: Any) -> None:
+        self.submitted[call.stamp] = time.monotonic()
+        super().submit(call, *arguments)
+
+    def wait(self) -> list[Done]:
+        return [done._replace(elapsed=time.monotonic() - self.submitted[done.call.stamp]) for done in super().wait()]
+
+
+def test_time_between_rounds_counts_for_no_learner() -> None:
+    """Policies are evaluated and saved then, while learners of pipelined actors are under way."""
+    config = config_of("system.actors=pipelined", "live.actors=1")
+    trainer = Trainer(config, make_pool=lambda config, actors: Timed(functions_of(config)))
+    trainer.compile()
+    paused = 0.0
+    while not trainer.finished:
+        trainer.step()
+        time.sleep(1.0)
+        paused += bool(trainer.executor.conductor.state()["learning"])
+    assert paused > 0, "no learner was under way between rounds"
+    (usage,) = trainer.usages
+    assert usage.learner_busy + usage.learner_startup <= config.system.learners * usage.seconds
