@@ -6,18 +6,22 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from live_runs import Chaos, config_of, functions_of, live
 from settings import complaint
-from training import steps, tiny
+from training import OPTION, again, steps, tiny
+from uneven import Uneven
 
 from stellaris_jax import Admission, Config, DataAdmission, Trainer, load_config, register
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.validation import check_values
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Call, Done
+from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.timeline import Gradient, Timeline, free_actors
 from stellaris_jax.timeline.data_admission import DataView
 from stellaris_jax.timeline.records import Fragment
@@ -226,3 +230,39 @@ def test_time_between_rounds_counts_for_no_learner() -> None:
     assert paused > 0, "no learner was under way between rounds"
     (usage,) = trainer.usages
     assert usage.learner_busy + usage.learner_startup <= config.system.learners * usage.seconds
+
+
+# Records of fragments that end with their episodes --------------------------------------------------------------------
+
+
+def test_valid_share_is_that_of_the_samples_learned_from() -> None:
+    """Fresh data: each round forms one batch, which its buffer holds at the end."""
+    settings = (
+        steps(4), *FREE, "system.actor_shards=4", "delays.by=episodes", f"env.name={Uneven.name}", "env.kwargs={}",
+        "system.data_admission=capacity", f"{OPTION}.eta=0",
+    )  # fmt: skip
+    trainer = Trainer(tiny(*settings))
+    shares = []
+    for index in range(trainer.total_rounds):
+        (record,) = trainer.step()
+        valid = np.asarray(trainer.state.loader.fragments.valid).reshape(trainer.spec.shape.fragments.length, -1)
+        shares.append(valid[trainer.spec.shape.fragments.slot(index)].mean())
+        assert record["valid_share"] == pytest.approx(shares[-1])
+    assert min(shares) > 0.0 and max(shares) < 1.0
+
+
+def test_samples_of_waiting_fragments_survive_a_checkpoint(tmp_path: Path) -> None:
+    settings = (
+        steps(5), *FREE, "system.actor_shards=4", "delays.by=episodes", f"env.name={Uneven.name}", "env.kwargs={}",
+        "system.data_admission=capacity", f"{OPTION}.eta=3",
+    )  # fmt: skip
+    whole = Trainer(tiny(*settings))
+    expected = [record["valid_share"] for record in whole.run()]
+    first, second = again(whole), again(whole)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    first.run(2)
+    first.save(checkpoints)
+    checkpoints.wait()
+    second.restore(checkpoints)
+    assert [record["valid_share"] for record in second.run()] == expected[2:]
+    checkpoints.close()

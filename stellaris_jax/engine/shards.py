@@ -145,15 +145,17 @@ class Shards(NamedTuple):
 
     def _measured(self, kept: store.Store, data: Any, shards: jax.Array, rolls: jax.Array) -> store.Store:
         """Store with the lengths of the segments `[W, t, n]` that shards `[W]` have rolled, if they follow episodes."""
-        if kept.lengths is None or kept.ended is None:
+        if kept.lengths is None or kept.ended is None or kept.samples is None:
             return kept
         # The last valid step of an environment that has ended an episode ends it; others are valid to the last step.
         lengths = jnp.sum(data.valid, axis=1, dtype=jnp.int32).max(axis=1)
         ends = (data.terminated | data.truncated).any(axis=1)
         ended = jnp.all(ends | ~data.valid[:, 0], axis=1)
+        samples = jnp.sum(data.valid, axis=(1, 2), dtype=jnp.int32)
         return kept._replace(
             lengths=kept.lengths.at[shards].set(jnp.where(rolls, lengths, kept.lengths[shards])),
             ended=kept.ended.at[shards].set(jnp.where(rolls, ended, kept.ended[shards])),
+            samples=kept.samples.at[shards].set(jnp.where(rolls, samples, kept.samples[shards])),
         )
 
     def wave(self, hyper: Hyper, state: EngineState, wave: Segments) -> EngineState:

@@ -34,6 +34,7 @@ class Store(NamedTuple):
       lengths: steps of each shard's last segment until all its environments had ended an episode, int32 `[A]`; `None`
         unless fragments end with their episodes.
       ended: whether all had, bool `[A]`; `None` likewise.
+      samples: places of each shard's last segment that hold a sample, int32 `[A]`; `None` likewise.
     """
 
     data: Collected
@@ -43,6 +44,7 @@ class Store(NamedTuple):
     statistics: RunningStatistics | None
     lengths: jax.Array | None = None
     ended: jax.Array | None = None
+    samples: jax.Array | None = None
 
 
 def init_store(
@@ -90,6 +92,7 @@ def init_store(
         statistics=repeated(statistics) if options.normalize_observation else None,
         lengths=jnp.zeros(shape.shards, jnp.int32) if shape.follows else None,
         ended=jnp.zeros(shape.shards, bool) if shape.follows else None,
+        samples=jnp.zeros(shape.shards, jnp.int32) if shape.follows else None,
     )
 
 

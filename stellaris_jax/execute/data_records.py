@@ -11,6 +11,7 @@ from stellaris_jax.base.statistics import mean
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.timeline import Round, Usage
+from stellaris_jax.timeline.records import Fragment
 
 
 def data_record(config: Config, row: Sequence[Round]) -> dict[str, Any]:
@@ -38,7 +39,14 @@ def data_record(config: Config, row: Sequence[Round]) -> dict[str, Any]:
             mean([one.end - one.begin for one in dropped]) / lasted if dropped and lasted > 0.0 else None
         ),
         "actors_failed": sum(one.usage.actor_failures for one in row),
+        **({"valid_share": _valid_share(config, used)} if config.delays.by == "episodes" else {}),
     }
+
+
+def _valid_share(config: Config, used: Sequence[Fragment]) -> float | None:
+    """Share of the places in a round's batches that hold a sample; `None` if the round forms no batch."""
+    places = len(used) * config.env.num_envs * config.algorithm.rollout_length
+    return config.actor_shards * sum(fragment.samples for fragment in used) / places if used else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

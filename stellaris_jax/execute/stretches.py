@@ -149,9 +149,11 @@ class Stretches:
     def _measure(self, round_: Round, shards: list[int]) -> list[tuple[int, bool]]:
         """Execute a round so far, and return the lengths of the segments that these shards have begun."""
         self._execute(round_, ends=False)
-        store = self.state.store
-        assert store is not None, "actors are not independent"
-        lengths, ended = jax.device_get((store.lengths, store.ended))
+        store, free = self.state.store, self.executor.schedule.timelines[self.seed].free
+        assert store is not None and free is not None, "actors are not independent"
+        lengths, ended, samples = jax.device_get((store.lengths, store.ended, store.samples))
+        for shard in shards:
+            free.queue.rolling[shard].samples += int(samples[0, shard])
         return [(int(lengths[0, shard]), bool(ended[0, shard])) for shard in shards]
 
     def _execute(self, round_: Round, ends: bool) -> RoundMetrics:

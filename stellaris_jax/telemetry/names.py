@@ -70,6 +70,9 @@ METRICS = {
         "data/fragments_dropped_return", "mean return of episodes in dropped fragments, less that in used ones"
     ),
     "actors_failed": Metric("data/actors_failed", "rollouts so far that died"),
+    "valid_share": Metric(
+        "data/valid_share", "share of the places in the round's batches that hold a sample, with delays.by=episodes"
+    ),
     "actor_staleness": Metric("staleness/actors", "versions that the actors' policy was behind when they were done"),
     "gate": Metric("staleness/gate", "the largest mean staleness that is let through (beta of Eq. 3)"),
     "gate_escapes": Metric("staleness/gate_escapes", "groups so far that were aggregated though the gate refused them"),

@@ -78,6 +78,7 @@ class Fragment:
       seconds: function-seconds of its actors.
       attempts: attempts that died before this one.
       left: time at which it left the data queue, in seconds; 0 before that.
+      samples: places that hold a sample, if durations follow episodes; 0 otherwise.
     """
 
     shard: int
@@ -91,6 +92,7 @@ class Fragment:
     seconds: float = 0.0
     attempts: int = 0
     left: float = 0.0
+    samples: int = 0
 
 
 class Segment(NamedTuple):

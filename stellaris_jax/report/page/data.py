@@ -13,7 +13,7 @@ from stellaris_jax.telemetry.format import MISSING, clock, count, number, percen
 
 SMALL = (
     "data_lag_batches", "data_lag_seconds", "data_queue", "data_queue_seconds", "fragments_dropped_share",
-    "fragments_dropped_slowness", "fragments_dropped_return",
+    "fragments_dropped_slowness", "fragments_dropped_return", "valid_share",
 )  # fmt: skip
 """Metrics that have a small picture each."""
 
