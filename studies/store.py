@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
 
 def _of_run(variant: Variant, run: Run) -> list[Learned]:
     rounds = tuple(row["round"] for row in run.evaluations)
-    divergence = {row["round"]: row["kl"] for row in run.rounds}
+    divergence = {row["round"]: math.nan if row["kl"] is None else row["kl"] for row in run.rounds}
     kl = tuple(divergence[round_] for round_ in rounds)
     returns = zip(*(row["per_seed"]["eval_return_mean"] for row in run.evaluations), strict=True)
     seeds = range(run.config["seed"], run.config["seed"] + run.config["num_seeds"])
