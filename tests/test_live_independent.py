@@ -306,7 +306,8 @@ def test_a_trace_has_the_order_of_events(left: Any) -> None:
         replayed(config, directory, **{"system.sync_steps": 8})
     with pytest.raises(ConfigError, match=r"^system.actors=barrier is not possible with trace="):
         replayed(config, directory, **{"system.actors": "barrier", "system.actor_shards": 0,
-                                       "system.data_admission": "fifo"})  # fmt: skip
+                                       "system.data_admission": "fifo",
+                                       "system.batches_in_flight": 2})  # fmt: skip
 
 
 def test_capacities_of_recorded_rounds() -> None:
