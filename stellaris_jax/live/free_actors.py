@@ -16,6 +16,7 @@ from stellaris_jax.engine.prepare import Collected
 from stellaris_jax.engine.rollout import ActorState
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import Rolled
+from stellaris_jax.live.emulation import waiting
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 from stellaris_jax.live.rolls import ActingPolicy
 from stellaris_jax.timeline.records import Fragment, Segment
@@ -42,11 +43,13 @@ class SegmentUnderWay(NamedTuple):
       segment: the segment.
       second: second of training at which it was begun.
       arguments: arguments of the actor's function.
+      wait: seconds that the actor waits after it.
     """
 
     segment: Segment
     second: float
     arguments: tuple[Any, ...]
+    wait: float
 
 
 class Ended(NamedTuple):
@@ -67,10 +70,10 @@ class FreeShards:
     """Shards of independent actors: the states of their environments, and their segments under way.
 
     Args:
-      call: makes an invocation from kind and number.
+      call: makes an invocation from kind, number and grace in seconds.
     """
 
-    def __init__(self, call: Callable[[str, int], Call]):
+    def __init__(self, call: Callable[[str, int, float], Call]):
         self._call = call
         self.clear()
 
@@ -91,7 +94,7 @@ class FreeShards:
         stacked: ActorState = jax.tree.map(lambda *x: np.stack(x), *self._states)
         return stacked
 
-    def start(self, pool: Pool, fragment: Fragment, acting: ActingPolicy, second: float) -> None:
+    def start(self, pool: Pool, fragment: Fragment, acting: ActingPolicy, second: float, wait: float) -> None:
         """Start the last segment of a fragment that has been begun.
 
         Args:
@@ -99,14 +102,15 @@ class FreeShards:
           fragment: the fragment.
           acting: policy of the segment's version.
           second: second of training.
+          wait: seconds that the actor waits after the segment.
         """
         shard, part = fragment.shard, len(fragment.versions) - 1
         segment = Segment(shard, fragment.number, part, fragment.row, fragment.versions[-1])
-        arguments = (segment, self._key, *acting, pool.put(self._states[shard]))
-        self._submit(pool, SegmentUnderWay(segment, second, arguments))
+        arguments = (segment, self._key, *acting, pool.put(self._states[shard]), *waiting(wait))
+        self._submit(pool, SegmentUnderWay(segment, second, arguments, wait))
 
     def _submit(self, pool: Pool, under_way: SegmentUnderWay) -> None:
-        call = self._call(ACTOR, under_way.segment.shard)
+        call = self._call(ACTOR, under_way.segment.shard, under_way.wait)
         self._under_way[call.stamp] = under_way
         pool.submit(call, *under_way.arguments)
 
@@ -118,7 +122,7 @@ class FreeShards:
 
     def took(self, done: Done) -> Ended:
         """Accept an actor's result, and move its environments on."""
-        segment, second, _ = self._under_way.pop(done.call.stamp)
+        segment, second, *_ = self._under_way.pop(done.call.stamp)
         result: RolledSegment = done.value
         before, self._states[segment.shard] = self._states[segment.shard], result.actor
         of_one = (result.data, before.carry, np.int32(segment.version), result.episodes)

@@ -117,11 +117,14 @@ class FreeConductor(Conductor):
                 return True
         return False
 
-    def _start(self, fragment: Fragment) -> None:
-        """Start the segment of a fragment whose version was fetched last."""
+    def _start(self, fragment: Fragment, rehearsal: bool = False) -> None:
+        """Start the segment of a fragment whose version was fetched last; a rehearsal has no emulated wait."""
         version = fragment.versions[-1]
         normalizers = self._acting[version if self._normalises else 0]
-        self.shards.start(self._pool, fragment, ActingPolicy(self._versions[version], normalizers), self.now)
+        acting = ActingPolicy(self._versions[version], normalizers)
+        whole = 0.0 if rehearsal else self.emulation.fragment(fragment.shard, fragment.number)
+        wait = whole / self.config.segments
+        self.shards.start(self._pool, fragment, acting, self.now, wait)
 
     def _rolled(self, done: Done) -> None:
         ended = self.shards.took(done)
@@ -235,7 +238,7 @@ class FreeConductor(Conductor):
         self.shards.open(self._state)
         fragments = [Fragment(shard, 0, 0, 0, shard, 0.0, versions=[0]) for shard in range(width.actors)]
         for fragment in fragments:
-            self._start(fragment)
+            self._start(fragment, rehearsal=True)
         self._wait_all(lambda done: self._write(self.shards.took(done)))
         self._prepare(REHEARSED, fragments)
         self._warm_learners(REHEARSED)
