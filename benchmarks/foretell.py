@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from benchmarks.counting import Counting, computing_only, passing_of, share_of
 from benchmarks.live import MEASURED, STORE_BYTES
-from benchmarks.shared_cores import SharedCores, alone
+from benchmarks.shared_cores import Passing, SharedCores, alone
 from stellaris_jax.base.machine import cores
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
@@ -21,7 +22,7 @@ from stellaris_jax.execute.live import LiveExecutor
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.emulation import Emulation
-from stellaris_jax.live.pool import Call, Done, Pool, make_pool
+from stellaris_jax.live.pool import Pool, make_pool
 from stellaris_jax.timeline import Round
 from stellaris_jax.timeline.joblog import jobs_of
 from stellaris_jax.timeline.jobs import Job
@@ -117,50 +118,22 @@ class Figures(NamedTuple):
         )
 
 
-class Counting(Pool):
-    """Pool that counts the seconds that the functions of another pool compute, and those that they emulate.
-
-    Args:
-      pool: pool that runs the functions.
-    """
-
-    def __init__(self, pool: Pool):
-        self.pool = pool
-        self.computed = self.emulated = 0.0
-        self.put, self.get = pool.put, pool.get  # type: ignore[method-assign]
-        self.cool, self.close = pool.cool, pool.close  # type: ignore[method-assign]
-
-    def submit(self, call: Call, *arguments: Any) -> None:
-        self.pool.submit(call, *arguments)
-
-    def wait(self) -> list[Done]:
-        ended = self.pool.wait()
-        for done in ended:
-            if done.value is not None:  # all grace is emulated, for nothing is replayed
-                self.emulated += done.call.grace
-                self.computed += done.seconds - done.call.grace
-        return ended
-
-
 class Lived(NamedTuple):
     """Live run.
 
     Attributes:
       figures: its figures.
       share: computing share of its busy seconds, the rest of which are emulated.
-      jobs: all of its jobs.
+      jobs: all of its jobs, those of learners and actors as long as their functions computed.
+      passing: seconds that passing data takes.
       begin: second at which its first rounds end.
     """
 
     figures: Figures
     share: float
     jobs: list[Job]
+    passing: Passing
     begin: float
-
-
-def share_of(computed: float, emulated: float) -> float:
-    """Computing share of functions' seconds."""
-    return computed / (computed + emulated)
 
 
 def lived(config: Config) -> Lived:
@@ -172,30 +145,46 @@ def lived(config: Config) -> Lived:
         return pools[-1]
 
     with closing(Trainer(config, make_pool=make)) as trainer:
+        trainer.compile()
+        pools[0].begin_anew()
         trainer.run(SKIPPED)
         before = pools[0].computed, pools[0].emulated
         trainer.run()
         assert isinstance(trainer.executor, LiveExecutor)
         traced = trainer.executor.conductor.traced
     rounds = [one.record for one in traced]
-    jobs = list(jobs_of((one.record, one.rolls) for one in traced))
+    jobs = computing_only(list(jobs_of((one.record, one.rolls) for one in traced)), pools[0].ended)
+    passing = Passing(*(passing_of(pools[0].ended, kind) for kind in Passing._fields))
     share = share_of(pools[0].computed - before[0], pools[0].emulated - before[1])
-    return Lived(Figures.of(as_executed(config), rounds), share, jobs, rounds[SKIPPED].start)
+    return Lived(Figures.of(as_executed(config), rounds), share, jobs, passing, rounds[SKIPPED].start)
 
 
-def foretell(config: Config, log: Path, on: int) -> list[Round]:
+class Machine(NamedTuple):
+    """Model of a machine for one task.
+
+    Attributes:
+      log: jobs of functions that compute alone.
+      passing: seconds that passing data takes.
+      cores: number of cores.
+    """
+
+    log: Path
+    passing: Passing
+    cores: int
+
+
+def foretell(config: Config, machine: Machine) -> list[Round]:
     """Rounds that the simulator foretells.
 
     Args:
       config: configuration of the live run.
-      log: jobs of functions that compute alone.
-      on: number of cores.
+      machine: model of the machine.
     """
     executed = as_executed(config)
     emulation = Emulation(executed, config.seed) if config.live.emulate else None
-    delays = load_config(["delays=trace", f"delays.log={log}"]).delays
-    timeline = SharedCores.on(executed.replace({"delays": delays, "executor": "simulated", **MEASURED}), on)
-    timeline.emulation = emulation
+    delays = load_config(["delays=trace", f"delays.log={machine.log}"]).delays
+    timeline = SharedCores.on(executed.replace({"delays": delays, "executor": "simulated", **MEASURED}), machine.cores)
+    timeline.emulation, timeline.passed = emulation, machine.passing
     return [timeline.next_round() for _ in range(config.rounds)]
 
 
@@ -247,7 +236,7 @@ def measure(
 def _rows(
     settings: Sequence[str], seeds: int, rounds: int, pool: str, directory: Path, note: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    logs = {task: _calibrated(task, rounds, pool, directory, note) for task in TASKS if _of_task(settings, task)}
+    machines = {task: _calibrated(task, rounds, pool, directory, note) for task in TASKS if _of_task(settings, task)}
     real: dict[str, list[Figures]] = {name: [] for name in settings}
     foretold: dict[str, list[Figures]] = {name: [] for name in settings}
     shares: dict[str, list[float]] = {name: [] for name in settings}
@@ -258,7 +247,7 @@ def _rows(
             config = load_config(overrides)
             real[name].append(Figures(**kept["figures"]))
             shares[name].append(kept["share"])
-            simulated = foretell(config, logs[name.partition("-")[0]], cores())
+            simulated = foretell(config, machines[name.partition("-")[0]])
             foretold[name].append(Figures.of(as_executed(config), simulated))
             note(_told(seed, name, real[name][-1], foretold[name][-1]))
     return [row_of(name, real[name], foretold[name], shares[name]) for name in settings]
@@ -291,11 +280,11 @@ def _figures(run: Lived) -> dict[str, Any]:
 
 
 def _jobs(run: Lived) -> dict[str, Any]:
-    return {"jobs": [[*job] for job in run.jobs], "begin": run.begin}
+    return {"jobs": [[*job] for job in run.jobs], "passing": run.passing._asdict(), "begin": run.begin}
 
 
-def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callable[[str], None]) -> Path:
-    """Log of the jobs of a task's functions as they compute alone, from one live run."""
+def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callable[[str], None]) -> Machine:
+    """Model of this machine for a task, from one live run."""
     overrides = overrides_of((*TASKS[task], *JOB, *CALIBRATION), CALIBRATING, rounds, pool)
     path = directory / f"calibration-{task}.json"
     kept = _kept(path, overrides, lambda config: _jobs(lived(config)))
@@ -306,7 +295,9 @@ def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callab
     for kind in ("learner", "actor", "aggregate", "loader"):
         seconds = [job.end - job.start for job in jobs if job.kind == kind]
         note(f"{task}: {kind} {statistics.median(seconds or [0.0]):.3g} s alone, the median of {len(seconds)}")
-    return log
+    machine = Machine(log, Passing(**kept["passing"]), cores())
+    note(f"{task}: passing takes a learner {machine.passing.learner:.2g} s, an actor {machine.passing.actor:.2g} s")
+    return machine
 
 
 def row_of(name: str, real: Sequence[Figures], foretold: Sequence[Figures], shares: Sequence[float]) -> dict[str, Any]:

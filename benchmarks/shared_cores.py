@@ -1,13 +1,14 @@
 """Simulator of independent actors on one machine: all that computes shares its cores, and emulated waits do not.
 
 The model has no fitted number: if k functions compute on c cores, each goes at the speed c / k, at most 1.
-A function is a learner, an actor, the parameter function or the data loader; each computes on one core.
+A function is a learner, an actor, the parameter function or the data loader; each computes on one core. The last two
+are the driver's, which takes no results of learners and actors meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from stellaris_jax.timeline import Gradient, Round, Timeline
 from stellaris_jax.timeline.events import ComputationBegun, Event, FragmentEnded, FragmentLoaded, InvocationEnded
 from stellaris_jax.timeline.jobs import Job
 from stellaris_jax.timeline.platform import ALONE
-from stellaris_jax.timeline.sharing import Computation, Contention
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Computation, Contention
 from stellaris_jax.timeline.ticks import ticks
 
 LOADER = -2
@@ -38,6 +39,18 @@ class Cores(Contention):
 
     def _slowdown(self, number: int, learners: Set[int]) -> int:
         return max(ALONE, len(self.under_way) * ALONE // self.cores)
+
+
+class Passing(NamedTuple):
+    """Seconds that it takes to pass data to a function and back, while it computes nothing.
+
+    Attributes:
+      learner: seconds of a learner's invocation.
+      actor: seconds of an actor's.
+    """
+
+    learner: float = 0.0
+    actor: float = 0.0
 
 
 class SharedCores(Timeline):
@@ -61,13 +74,42 @@ class SharedCores(Timeline):
 
     cores: Cores
     emulation: Emulation | None = None
+    passed = Passing()
     invoked = 0
+    held: tuple[InvocationEnded | FragmentEnded, ...] = ()
+    taken: tuple[InvocationEnded | FragmentEnded, ...] = ()
+
+    def happen(self, record: Round) -> None:
+        if self.held and not self._driving:
+            self.taken, self.held = self.held, ()
+            for event in self.taken:
+                super().schedule(0, event)
+        super().happen(record)
+
+    @property
+    def _driving(self) -> bool:
+        """Whether the driver computes."""
+        return PARAMETER_FUNCTION in self.cores.under_way or LOADER in self.cores.under_way
+
+    def _holds(self, event: InvocationEnded | FragmentEnded) -> bool:
+        """Keep a result until the driver takes it, with all others; returns whether it has to wait."""
+        if any(event is one for one in self.taken):
+            self.taken = tuple(one for one in self.taken if one is not event)
+            return False
+        if self._driving:
+            self.held += (event,)
+        return self._driving
+
+    def _end(self, event: InvocationEnded, record: Round) -> None:
+        if not self._holds(event):
+            super()._end(event, record)
 
     def invoke(self, gradient: Gradient) -> None:
         wait = 0.0 if self.emulation is None else self.emulation.learner(self.invoked)
         self.invoked += 1
         gradient.start = self.now
-        self._compute(ComputationBegun(InvocationEnded(gradient, 0, self.tick, False), ticks(wait), self.draw()))
+        end = InvocationEnded(gradient, 0, self.tick, False)
+        self._compute(ComputationBegun(end, ticks(wait + self.passed.learner), self.draw()))
 
     def schedule(self, delay: int, event: Event) -> None:
         super().schedule(delay, event)
@@ -82,6 +124,8 @@ class SharedCores(Timeline):
                 if wait > 0:
                     super().schedule(wait, event)
                     return
+            if self._holds(event):
+                return
             before = self.spent.actor_busy
             super()._handle(event, record)
             self.spent.actor_busy = before + self.tick - self.free.begun[event.shard]
@@ -91,11 +135,11 @@ class SharedCores(Timeline):
         super()._handle(event, record)
 
     def _wait(self, shard: int) -> int:
-        """Ticks for which a shard waits once it has computed its fragment."""
+        """Ticks for which a shard waits once it has computed its fragment, and that passing takes."""
         assert self.free is not None, "actors are not independent"
-        if self.emulation is None:
-            return 0
-        return ticks(self.emulation.fragment(shard, self.free.queue.rolling[shard].number))
+        number = self.free.queue.rolling[shard].number
+        wait = 0.0 if self.emulation is None else self.emulation.fragment(shard, number)
+        return ticks(wait + self.passed.actor)
 
 
 def _number(event: FragmentEnded | FragmentLoaded) -> int:

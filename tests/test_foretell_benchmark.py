@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import foretell
-from benchmarks.shared_cores import SharedCores, alone
+from benchmarks import counting, foretell
+from benchmarks.shared_cores import Passing, SharedCores, alone
 from stellaris_jax.config.sections import DelayConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.job import as_executed
@@ -56,12 +56,36 @@ def test_ten_settings_vary_what_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("setting", ["cartpole-fifo-4", "cartpole-capacity-4", "cartpole-tails-bounded-2"])
-def test_with_enough_cores_it_is_the_simulator(setting: str) -> None:
-    config = job_of(setting)
+def test_with_enough_cores_and_a_fast_driver_it_is_the_simulator(setting: str) -> None:
+    config = job_of(setting, aggregate=0.0, loader=0.0)
     ours, plain = on(config, 100), rounds_of(Timeline.of(config, config.seed))
     assert [one.groups for one in ours] == [one.groups for one in plain]
     figures = foretell.Figures.of(config, ours)
     assert figures == pytest.approx(foretell.Figures.of(config, plain), rel=1e-6)
+
+
+def test_the_driver_takes_results_when_it_is_idle() -> None:
+    """No gradient ends while another is aggregated, and all that have waited are taken at the same time."""
+    rounds = on(job_of("cartpole-fifo-4"), 100)
+    groups = [group for one in rounds for group in one.groups]
+    ends = [gradient.end for group in groups for gradient in group.gradients]
+    for group in groups:
+        assert not any(group.second + 1e-9 < end < group.published - 1e-9 for end in ends)
+    assert len(set(ends)) < len(ends)
+
+
+def test_jobs_are_as_long_as_their_functions_computed() -> None:
+    jobs = [Job("aggregate", 1.0, 3.0), Job("loader", 1.0, 2.0), Job("learner", 0.0, 3.0, "1"),
+            Job("learner", 3.0, 5.0, "1"), Job("learner", 6.0, 7.0, "1"), Job("actor", 2.0, 4.0, "1")]  # fmt: skip
+    call = Call(LEARNER, 1, 0)
+    ended = {
+        (LEARNER, "1"): [Done(call, True, 1.0, 3.0), Done(call, True, 1.5, 2.0)],
+        (ACTOR, "1"): [Done(call, True, 1.75, 2.0)],
+    }
+    seconds = {(job.kind, job.start): job.end - job.start for job in counting.computing_only(jobs, ended)}
+    assert seconds == {("aggregate", 2.0): 1.0, ("loader", 1.0): 1.0, (LEARNER, 0.0): 1.0, (LEARNER, 3.0): 1.5,
+                       (LEARNER, 6.0): 1.0, (ACTOR, 2.0): 1.75}  # fmt: skip
+    assert (counting.passing_of(ended, LEARNER), counting.passing_of(ended, ACTOR)) == (0.5, 0.25)
 
 
 def test_functions_share_cores() -> None:
@@ -113,12 +137,12 @@ class Ending(Pool):
 
 
 def test_the_share_of_computing() -> None:
-    pool = foretell.Counting(Ending())
+    pool = counting.Counting(Ending())
     pool.submit(Call(LEARNER, 0, 1, 3.0))
     pool.submit(Call(ACTOR, 0, 2))
     assert len(pool.wait()) == 2
     assert (pool.computed, pool.emulated) == (4.0, 3.0)
-    assert foretell.share_of(pool.computed, pool.emulated) == pytest.approx(4 / 7)
+    assert counting.share_of(pool.computed, pool.emulated) == pytest.approx(4 / 7)
     assert pool.get(pool.put("value")) == "value"
 
 
@@ -143,7 +167,7 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         made.append(config)
         rounds = on(job_of("cartpole-fifo-2"), 2)
         jobs = list(foretell.jobs_of((one, ()) for one in rounds))
-        return foretell.Lived(foretell.Figures.of(config, rounds), 1.0, jobs, rounds[foretell.SKIPPED].start)
+        return foretell.Lived(foretell.Figures.of(config, rounds), 1.0, jobs, Passing(), rounds[foretell.SKIPPED].start)
 
     monkeypatch.setattr(foretell, "lived", lived)
     monkeypatch.setattr(foretell, "cores", lambda: 2)
