@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from stellaris_jax.live.pool import Call, Done, Pool
 from stellaris_jax.timeline.jobs import Job
@@ -46,30 +47,65 @@ def share_of(computed: float, emulated: float) -> float:
     return computed / (computed + emulated)
 
 
-def computing_only(jobs: Sequence[Job], ended: Mapping[tuple[str, str], Sequence[Done]]) -> list[Job]:
-    """Jobs as long as their functions computed, without the time in which they waited for the driver.
+PROMPT = 0.005
+"""Longest time, in seconds, between two steps of a driver that is never idle."""
 
-    The driver prepares a batch before an aggregation that it has been asked for.
+
+class Timed(NamedTuple):
+    """Job of a live run.
+
+    Attributes:
+      job: the job, as the driver sees it.
+      computed: seconds that its function computed; `None` of the driver's own jobs, and where it is unknown.
+    """
+
+    job: Job
+    computed: float | None = None
+
+
+def timed(jobs: Sequence[Job], ended: Mapping[tuple[str, str], Sequence[Done]]) -> list[Timed]:
+    """Jobs of a live trace with the seconds that their functions computed.
 
     Args:
-      jobs: jobs of a live trace.
+      jobs: the jobs.
       ended: invocations by kind and number of their worker, in their order.
     """
-    result = []
-    loaded = [job for job in jobs if job.kind == "loader"]
     following = {worker: iter(some) for worker, some in ended.items()}
+    result = []
     for job in sorted(jobs, key=lambda job: job.start):
-        if job.kind == "aggregate":
-            start = max((one.end for one in loaded if job.start <= one.end < job.end), default=job.start)
-            result.append(job._replace(start=start))
-        elif done := next(following.get((job.kind, job.id or ""), iter(())), None):
-            result.append(job._replace(end=job.start + done.seconds))
-        else:
-            result.append(job)
+        done = next(following.get((job.kind, job.id or ""), iter(())), None)
+        result.append(Timed(job, None if done is None else done.seconds))
     return result
 
 
-def passing_of(ended: Mapping[tuple[str, str], Sequence[Done]], kind: str) -> float:
-    """Seconds of passing: those beside computing, where no driver was busy, so of the fastest tenth."""
-    beside = sorted(one.elapsed - one.seconds for worker, some in ended.items() if worker[0] == kind for one in some)
-    return max(0.0, beside[len(beside) // 10]) if beside else 0.0
+def without_driver(jobs: Sequence[Timed]) -> list[Job]:
+    """Jobs without the time in which their results waited until the driver took them.
+
+    A result that was taken just after the driver had been busy came at some moment since then, once its function had
+    computed; the middle of that time is taken. The driver prepares a batch before an aggregation that it has been
+    asked for.
+    """
+    result, loaded = [], [job for job, _ in jobs if job.kind == "loader"]
+    for job, _ in jobs:
+        if job.kind == "aggregate":
+            start = max((one.end for one in loaded if job.start <= one.end < job.end), default=job.start)
+            job = job._replace(start=start)
+        result.append(job)
+    busy = _merged([(job.start, job.end) for job in result if job.kind in ("aggregate", "loader")])
+    for place, (job, computed) in enumerate(jobs):
+        at = bisect_right(busy, job.end, key=lambda span: span[0]) - 1
+        if computed is not None and at >= 0 and job.end <= busy[at][1] + PROMPT:
+            earliest = max(busy[at][0], job.start + computed)
+            result[place] = job._replace(end=min(job.end, (earliest + job.end) / 2))
+    return result
+
+
+def _merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans of seconds, joined where not more than `PROMPT` is between them."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + PROMPT:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from benchmarks.counting import Counting, computing_only, passing_of, share_of
+from benchmarks.counting import Counting, Timed, share_of, timed, without_driver
 from benchmarks.live import MEASURED, STORE_BYTES
-from benchmarks.shared_cores import Passing, SharedCores, alone
+from benchmarks.shared_cores import SharedCores, alone
 from stellaris_jax.base.machine import cores
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
@@ -124,15 +124,13 @@ class Lived(NamedTuple):
     Attributes:
       figures: its figures.
       share: computing share of its busy seconds, the rest of which are emulated.
-      jobs: all of its jobs, those of learners and actors as long as their functions computed.
-      passing: seconds that passing data takes.
+      jobs: all of its jobs.
       begin: second at which its first rounds end.
     """
 
     figures: Figures
     share: float
-    jobs: list[Job]
-    passing: Passing
+    jobs: list[Timed]
     begin: float
 
 
@@ -153,38 +151,24 @@ def lived(config: Config) -> Lived:
         assert isinstance(trainer.executor, LiveExecutor)
         traced = trainer.executor.conductor.traced
     rounds = [one.record for one in traced]
-    jobs = computing_only(list(jobs_of((one.record, one.rolls) for one in traced)), pools[0].ended)
-    passing = Passing(*(passing_of(pools[0].ended, kind) for kind in Passing._fields))
+    jobs = timed(list(jobs_of((one.record, one.rolls) for one in traced)), pools[0].ended)
     share = share_of(pools[0].computed - before[0], pools[0].emulated - before[1])
-    return Lived(Figures.of(as_executed(config), rounds), share, jobs, passing, rounds[SKIPPED].start)
+    return Lived(Figures.of(as_executed(config), rounds), share, jobs, rounds[SKIPPED].start)
 
 
-class Machine(NamedTuple):
-    """Model of a machine for one task.
-
-    Attributes:
-      log: jobs of functions that compute alone.
-      passing: seconds that passing data takes.
-      cores: number of cores.
-    """
-
-    log: Path
-    passing: Passing
-    cores: int
-
-
-def foretell(config: Config, machine: Machine) -> list[Round]:
+def foretell(config: Config, log: Path, on: int) -> list[Round]:
     """Rounds that the simulator foretells.
 
     Args:
       config: configuration of the live run.
-      machine: model of the machine.
+      log: jobs of functions that compute alone.
+      on: number of cores.
     """
     executed = as_executed(config)
     emulation = Emulation(executed, config.seed) if config.live.emulate else None
-    delays = load_config(["delays=trace", f"delays.log={machine.log}"]).delays
-    timeline = SharedCores.on(executed.replace({"delays": delays, "executor": "simulated", **MEASURED}), machine.cores)
-    timeline.emulation, timeline.passed = emulation, machine.passing
+    delays = load_config(["delays=trace", f"delays.log={log}"]).delays
+    timeline = SharedCores.on(executed.replace({"delays": delays, "executor": "simulated", **MEASURED}), on)
+    timeline.emulation = emulation
     return [timeline.next_round() for _ in range(config.rounds)]
 
 
@@ -236,7 +220,7 @@ def measure(
 def _rows(
     settings: Sequence[str], seeds: int, rounds: int, pool: str, directory: Path, note: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    machines = {task: _calibrated(task, rounds, pool, directory, note) for task in TASKS if _of_task(settings, task)}
+    logs = {task: _calibrated(task, rounds, pool, directory, note) for task in TASKS if _of_task(settings, task)}
     real: dict[str, list[Figures]] = {name: [] for name in settings}
     foretold: dict[str, list[Figures]] = {name: [] for name in settings}
     shares: dict[str, list[float]] = {name: [] for name in settings}
@@ -247,7 +231,7 @@ def _rows(
             config = load_config(overrides)
             real[name].append(Figures(**kept["figures"]))
             shares[name].append(kept["share"])
-            simulated = foretell(config, machines[name.partition("-")[0]])
+            simulated = foretell(config, logs[name.partition("-")[0]], cores())
             foretold[name].append(Figures.of(as_executed(config), simulated))
             note(_told(seed, name, real[name][-1], foretold[name][-1]))
     return [row_of(name, real[name], foretold[name], shares[name]) for name in settings]
@@ -280,24 +264,23 @@ def _figures(run: Lived) -> dict[str, Any]:
 
 
 def _jobs(run: Lived) -> dict[str, Any]:
-    return {"jobs": [[*job] for job in run.jobs], "passing": run.passing._asdict(), "begin": run.begin}
+    return {"jobs": [[[*job], computed] for job, computed in run.jobs], "begin": run.begin}
 
 
-def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callable[[str], None]) -> Machine:
-    """Model of this machine for a task, from one live run."""
+def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callable[[str], None]) -> Path:
+    """Log of the jobs of a task's functions as they would compute alone, from one live run."""
     overrides = overrides_of((*TASKS[task], *JOB, *CALIBRATION), CALIBRATING, rounds, pool)
     path = directory / f"calibration-{task}.json"
     kept = _kept(path, overrides, lambda config: _jobs(lived(config)))
-    jobs = [job for job in alone([Job(*job) for job in kept["jobs"]], cores()) if job.start >= kept["begin"]]
+    shared = without_driver([Timed(Job(*job), computed) for job, computed in kept["jobs"]])
+    jobs = [job for job in alone(shared, cores()) if job.start >= kept["begin"]]
     log = directory / f"calibration-{task}.jsonl"
     with log.open("w") as file:
         write_jobs(file, [job._replace(version_start=None, version_end=None) for job in jobs], "jsonl")
     for kind in ("learner", "actor", "aggregate", "loader"):
         seconds = [job.end - job.start for job in jobs if job.kind == kind]
         note(f"{task}: {kind} {statistics.median(seconds or [0.0]):.3g} s alone, the median of {len(seconds)}")
-    machine = Machine(log, Passing(**kept["passing"]), cores())
-    note(f"{task}: passing takes a learner {machine.passing.learner:.2g} s, an actor {machine.passing.actor:.2g} s")
-    return machine
+    return log
 
 
 def row_of(name: str, real: Sequence[Figures], foretold: Sequence[Figures], shares: Sequence[float]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Simulator of independent actors on one machine: all that computes shares its cores, and emulated waits do not.
 
 The model has no fitted number: if k functions compute on c cores, each goes at the speed c / k, at most 1.
-A function is a learner, an actor, the parameter function or the data loader; each computes on one core. The last two
-are the driver's, which takes no results of learners and actors meanwhile.
+A function is a learner, an actor, the parameter function or the data loader; each computes on one core, and passing
+data is computing. The last two are the driver's, which takes no results of learners and actors meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -41,18 +41,6 @@ class Cores(Contention):
         return max(ALONE, len(self.under_way) * ALONE // self.cores)
 
 
-class Passing(NamedTuple):
-    """Seconds that it takes to pass data to a function and back, while it computes nothing.
-
-    Attributes:
-      learner: seconds of a learner's invocation.
-      actor: seconds of an actor's.
-    """
-
-    learner: float = 0.0
-    actor: float = 0.0
-
-
 class SharedCores(Timeline):
     """Timeline of one seed whose functions compute on the same cores, and then wait for what is emulated.
 
@@ -74,7 +62,6 @@ class SharedCores(Timeline):
 
     cores: Cores
     emulation: Emulation | None = None
-    passed = Passing()
     invoked = 0
     held: tuple[InvocationEnded | FragmentEnded, ...] = ()
     taken: tuple[InvocationEnded | FragmentEnded, ...] = ()
@@ -109,7 +96,7 @@ class SharedCores(Timeline):
         self.invoked += 1
         gradient.start = self.now
         end = InvocationEnded(gradient, 0, self.tick, False)
-        self._compute(ComputationBegun(end, ticks(wait + self.passed.learner), self.draw()))
+        self._compute(ComputationBegun(end, ticks(wait), self.draw()))
 
     def schedule(self, delay: int, event: Event) -> None:
         super().schedule(delay, event)
@@ -135,11 +122,11 @@ class SharedCores(Timeline):
         super()._handle(event, record)
 
     def _wait(self, shard: int) -> int:
-        """Ticks for which a shard waits once it has computed its fragment, and that passing takes."""
+        """Ticks for which a shard waits once it has computed its fragment."""
         assert self.free is not None, "actors are not independent"
         number = self.free.queue.rolling[shard].number
         wait = 0.0 if self.emulation is None else self.emulation.fragment(shard, number)
-        return ticks(wait + self.passed.actor)
+        return ticks(wait)
 
 
 def _number(event: FragmentEnded | FragmentLoaded) -> int:

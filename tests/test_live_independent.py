@@ -262,9 +262,6 @@ def test_what_cannot_run_is_refused_in_a_sentence() -> None:
         ConfigError, match=r"^delays.by=episodes is not possible with executor=live, whose durations are"
     ):
         free("delays.by=episodes")
-    pytest.importorskip("gymnasium")
-    with pytest.raises(ConfigError, match=r"^system.actors=independent is not possible with executor=live and env="):
-        live(free("env=gymnasium/CartPole-v1", "env.num_envs=4"))
 
 
 def test_nothing_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:

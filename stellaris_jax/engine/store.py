@@ -198,8 +198,8 @@ def every_version_acts_with(store: Store, statistics: RunningStatistics) -> Stor
     return store._replace(statistics=jax.tree.map(lambda old, new: old.at[:].set(new), store.statistics, statistics))
 
 
-def cut(store: Store | None, place: tuple[int, int, int]) -> Store:
-    """Store of several seeds in which a step (seed, row, step) ends an episode, and is invalid."""
+def cut(store: Store | None, place: tuple[int, ...]) -> Store:
+    """Store in which a step (row, step), of several seeds (seed, row, step), ends an episode, and is invalid."""
     assert store is not None, "actors are not independent"
     data = store.data
     assert data.valid is not None, "the program steps the environments"

@@ -66,20 +66,20 @@ def prepare(config: Config) -> Job:
     check_run(config, env, network)
     spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
     if spec.host_fragments:
-        _check_hosted(config)
+        _check_hosted(config, recording)
     seeds = list(range(config.seed, config.seed + config.num_seeds))
     return Job(config, env, network, seeds, spec, recording, start_of(config, network))
 
 
-def _check_hosted(config: Config) -> None:
+def _check_hosted(config: Config, recording: Recording | None) -> None:
+    if config.actor_shards and recording is not None and recording.outline.opened is not None:
+        raise ConfigError(
+            f"trace={config.trace} cannot be replayed: in round {recording.outline.opened} environments of "
+            f"{config.env.name} were lost and began new episodes. With barrier actors it could be."
+        )
     if config.engine.distributed:
         raise ConfigError(
             f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
-        )
-    if config.system.actors == "independent" and config.executor != "simulated":
-        raise ConfigError(
-            f"system.actors=independent is not possible with executor={config.executor} and env={config.env.name}, a "
-            "host environment; barrier and pipelined are."
         )
     if config.delays.by == "episodes":
         raise ConfigError(

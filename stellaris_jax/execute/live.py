@@ -18,7 +18,7 @@ from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.free_conductor import FreeConductor
 from stellaris_jax.live.round_conductor import RoundConductor
-from stellaris_jax.sources.live import LiveSource
+from stellaris_jax.sources.live import LiveShardSource, LiveSource
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Header
@@ -124,7 +124,8 @@ def _conductor_of(inputs: ExecutorInputs) -> Conductor:
     config, seed = inputs.config, inputs.seeds[0]
     steps = DriverSteps(inputs.engine, inputs.seed_states.hyper)
     if config.actor_shards:
-        return FreeConductor(config, steps, seed)
+        positions = inputs.source.positions if isinstance(inputs.source, LiveShardSource) else None
+        return FreeConductor(config, steps, seed, positions)
     position = inputs.source.position if isinstance(inputs.source, LiveSource) else None
     return RoundConductor(config, steps, seed, position)
 

@@ -31,6 +31,7 @@ class Outline(NamedTuple):
       penalised: whether every gradient has its KL penalty coefficient.
       rows: rows of the store that fragments of independent actors use; 0 with other actors.
       constant: whether all rounds have as many actors.
+      opened: first round in which host environments began new episodes, because they were lost; `None` if none did.
     """
 
     scales: Sequence[float]
@@ -39,16 +40,18 @@ class Outline(NamedTuple):
     penalised: bool = True
     rows: int = 0
     constant: bool = True
+    opened: int | None = None
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
         """Read a trace from beginning to end."""
         scales, actors, oldest, penalised, rows = array("d"), 1, 0, True, 0
-        clock, constant = 0, True
+        clock, constant, opened = 0, True, None
         for round_ in trace.rounds:
             groups = round_.record.groups
             actors = actors if scales else round_.record.actors
             constant &= round_.record.actors == actors
+            opened = round_.record.index if round_.opened and opened is None else opened
             scales.append(round_.step_scale)
             ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
             oldest = max(oldest, len(groups), *ages)
@@ -60,7 +63,7 @@ class Outline(NamedTuple):
                 elif isinstance(event, Fragment):
                     rows = max(rows, event.row + 1)
             penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
-        return cls(scales, actors, oldest if scales else 1, penalised, rows, constant)
+        return cls(scales, actors, oldest if scales else 1, penalised, rows, constant, opened)
 
 
 class RecordedRounds(NamedTuple):

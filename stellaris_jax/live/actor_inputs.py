@@ -174,7 +174,8 @@ class HostedActors:
         return RolledFragment(self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory, before)
 
     def over(self) -> bool:
-        self.position.add(*self._rolled)
+        trajectory, carry = self._rolled
+        self.position.add(np.asarray(trajectory.action), np.asarray(trajectory.last_obs), carry)
         return 0 < self.position.opened == self._index
 
 

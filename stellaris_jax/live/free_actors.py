@@ -6,12 +6,14 @@ again with the same version, and the result is the same; earlier segments of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.engine.prepare import Collected
 from stellaris_jax.engine.rollout import ActorState
 from stellaris_jax.engine.state import EngineState
@@ -42,14 +44,16 @@ class SegmentUnderWay(NamedTuple):
     Attributes:
       segment: the segment.
       second: second of training at which it was begun.
-      arguments: arguments of the actor's function.
-      wait: seconds that the actor waits after it.
+      acting: policy that acts.
+      envs: state of its environments, as a handle of the pool, or what restores it.
+      grace: seconds that it may take longer than others.
     """
 
     segment: Segment
     second: float
-    arguments: tuple[Any, ...]
-    wait: float
+    acting: ActingPolicy
+    envs: Any
+    grace: float = 0.0
 
 
 class Ended(NamedTuple):
@@ -59,11 +63,13 @@ class Ended(NamedTuple):
       segment: the segment.
       second: second of training at which it was begun.
       rolled: its data, with an axis `[1]` of shards.
+      replayed: whether its environments were brought to their position before.
     """
 
     segment: Segment
     second: float
     rolled: Rolled
+    replayed: bool = False
 
 
 class FreeShards:
@@ -71,10 +77,17 @@ class FreeShards:
 
     Args:
       call: makes an invocation from kind, number and grace in seconds.
+
+    Attributes:
+      opened: whether environments have begun new episodes in this round, because they were lost.
+      seconds: seconds of a segment; they say how long a replay may take.
+      waits: emulated seconds that each shard's actor waits after its segment.
     """
 
     def __init__(self, call: Callable[[str, int, float], Call]):
         self._call = call
+        self.opened, self.seconds = False, 0.0
+        self.waits: dict[int, float] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -88,13 +101,20 @@ class FreeShards:
         self._key = np.asarray(jax.random.key_data(state.key))
         self._states = [jax.tree.map(lambda x, s=s: x[s], actor) for s in range(len(actor.totals))]
 
+    @contextmanager
+    def unless_it_fails(self) -> Iterator[None]:
+        """Context of a round: if it fails, shards stand where they stood before."""
+        yield
+
     @property
     def actor(self) -> ActorState:
         """States of all environments, `[A, n, ...]`; segments under way have not changed them yet."""
         stacked: ActorState = jax.tree.map(lambda *x: np.stack(x), *self._states)
         return stacked
 
-    def start(self, pool: Pool, fragment: Fragment, acting: ActingPolicy, second: float, wait: float) -> None:
+    def start(
+        self, pool: Pool, fragment: Fragment, acting: ActingPolicy, second: float, rehearsal: bool = False
+    ) -> None:
         """Start the last segment of a fragment that has been begun.
 
         Args:
@@ -102,17 +122,16 @@ class FreeShards:
           fragment: the fragment.
           acting: policy of the segment's version.
           second: second of training.
-          wait: seconds that the actor waits after the segment.
+          rehearsal: prepare everything and discard the result.
         """
-        shard, part = fragment.shard, len(fragment.versions) - 1
-        segment = Segment(shard, fragment.number, part, fragment.row, fragment.versions[-1])
-        arguments = (segment, self._key, *acting, pool.put(self._states[shard]), *waiting(wait))
-        self._submit(pool, SegmentUnderWay(segment, second, arguments, wait))
+        segment = last_segment(fragment)
+        self._submit(pool, SegmentUnderWay(segment, second, acting, pool.put(self._states[segment.shard])))
 
     def _submit(self, pool: Pool, under_way: SegmentUnderWay) -> None:
-        call = self._call(ACTOR, under_way.segment.shard, under_way.wait)
+        wait = self.waits.get(under_way.segment.shard, 0.0)
+        call = self._call(ACTOR, under_way.segment.shard, under_way.grace + wait)
         self._under_way[call.stamp] = under_way
-        pool.submit(call, *under_way.arguments)
+        pool.submit(call, under_way.segment, self._key, *under_way.acting, under_way.envs, *waiting(wait))
 
     def died(self, pool: Pool, done: Done) -> Segment:
         """Start a dead actor's segment again; returns it."""
@@ -120,10 +139,23 @@ class FreeShards:
         self._submit(pool, under_way)
         return under_way.segment
 
-    def took(self, done: Done) -> Ended:
-        """Accept an actor's result, and move its environments on."""
-        segment, second, *_ = self._under_way.pop(done.call.stamp)
-        result: RolledSegment = done.value
-        before, self._states[segment.shard] = self._states[segment.shard], result.actor
-        of_one = (result.data, before.carry, np.int32(segment.version), result.episodes)
-        return Ended(segment, second, Rolled(*jax.tree.map(lambda x: x[None], of_one)))
+    def took(self, pool: Pool, done: Done) -> Ended | None:
+        """Accept an actor's result, and move its environments on.
+
+        Returns `None` if the environments were not in position; the segment is then started again.
+        """
+        under_way = self._under_way.pop(done.call.stamp)
+        shard = under_way.segment.shard
+        before, self._states[shard] = self._states[shard], done.value.actor
+        return self._ended(under_way, done.value, before.carry)
+
+    def _ended(self, under_way: SegmentUnderWay, result: RolledSegment, carry: Carry, replayed: bool = False) -> Ended:
+        """Segment with its data; `carry` is the recurrent state at its first observations, `[n, ...]`."""
+        segment, second, *_ = under_way
+        of_one = (result.data, carry, np.int32(segment.version), result.episodes)
+        return Ended(segment, second, Rolled(*jax.tree.map(lambda x: x[None], of_one)), replayed)
+
+
+def last_segment(fragment: Fragment) -> Segment:
+    """Last segment of a fragment that has been begun."""
+    return Segment(fragment.shard, fragment.number, len(fragment.versions) - 1, fragment.row, fragment.versions[-1])

@@ -15,12 +15,14 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.store import Store
+from stellaris_jax.engine.store import Store, cut
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
 from stellaris_jax.live.actor_inputs import Width
 from stellaris_jax.live.conductor import Conductor, busy_seconds
 from stellaris_jax.live.driver_steps import DriverSteps, StoredFragment
 from stellaris_jax.live.free_actors import Ended, FreeShards
+from stellaris_jax.live.free_hosts import HostShards
+from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import Done
 from stellaris_jax.live.rolls import ActingPolicy
 from stellaris_jax.timeline import Group, Round, minibatch_order
@@ -28,7 +30,7 @@ from stellaris_jax.timeline.coordinator import Action
 from stellaris_jax.timeline.data_queue import DataQueue
 from stellaris_jax.timeline.data_rounds import complete_record
 from stellaris_jax.timeline.record_json import as_data, record_of
-from stellaris_jax.timeline.records import Batch, Fragment
+from stellaris_jax.timeline.records import Batch, Fragment, Segment
 from stellaris_jax.timeline.trace import Roll
 
 NO_EPISODES: Any = EpisodeStatistics(*[np.float32(0.0)] * len(EpisodeStatistics._fields))  # type: ignore[arg-type]
@@ -43,13 +45,16 @@ class FreeConductor(Conductor):
       config: configuration of the run.
       steps: computations of the driver itself.
       seed: seed of the run.
+      positions: position of each shard's environments, if they are host environments.
     """
 
-    def __init__(self, config: Config, steps: DriverSteps, seed: int):
+    def __init__(self, config: Config, steps: DriverSteps, seed: int, positions: list[EnvPosition] | None = None):
         super().__init__(config, steps, seed)
         self.queue = DataQueue(config.system, config.actor_shards, self.usage)
         self.batches: dict[int, Batch] = {}
         self.shards = FreeShards(self._call)
+        if positions is not None:
+            self.shards = HostShards(self._call, positions, seed, self._lost)
         self._idle_since: dict[int, float] = dict.fromkeys(range(self.queue.shards), 0.0)
         self._normalises = config.env.normalize_observation
         self._acting: dict[int, Any] = {}  # normalizers of versions, as handles of the pool
@@ -61,6 +66,12 @@ class FreeConductor(Conductor):
         self, state: EngineState, index: int, width: Width, step_scale: float
     ) -> tuple[EngineState, RoundMetrics, Round]:
         """Continue until batch `index` is complete; see `Conductor.round`."""
+        with self.shards.unless_it_fails():
+            return self._round(state, index, width, step_scale)
+
+    def _round(
+        self, state: EngineState, index: int, width: Width, step_scale: float
+    ) -> tuple[EngineState, RoundMetrics, Round]:
         self._begin_round(state, index, width, step_scale)
         self._episodes = self._dropped_episodes = NO_EPISODES
         self._settle()
@@ -70,6 +81,7 @@ class FreeConductor(Conductor):
         self._state = self._state._replace(actor=self.shards.actor)
         state, metrics = self.steps.finish(self._state, self._wave_state, self._episodes)
         metrics = jax.device_get(metrics)
+        self._trace.opened, self.shards.opened = self.shards.opened, False
         dropped: EpisodeStatistics = jax.tree.map(lambda x: np.full((1, 1), x, np.float32), self._dropped_episodes)
         complete_record(self._record, self.batches, self.queue, self.queue.shards)
         return state, metrics._replace(dropped_episodes=dropped), self._end_round()
@@ -117,19 +129,26 @@ class FreeConductor(Conductor):
                 return True
         return False
 
+    def _rehearsed(self, done: Done) -> None:
+        ended = self.shards.took(self._pool, done)
+        if ended is not None:
+            self._write(ended)
+
     def _start(self, fragment: Fragment, rehearsal: bool = False) -> None:
-        """Start the segment of a fragment whose version was fetched last; a rehearsal has no emulated wait."""
+        """Start the segment of a fragment whose version was fetched last."""
         version = fragment.versions[-1]
         normalizers = self._acting[version if self._normalises else 0]
-        acting = ActingPolicy(self._versions[version], normalizers)
         whole = 0.0 if rehearsal else self.emulation.fragment(fragment.shard, fragment.number)
-        wait = whole / self.config.segments
-        self.shards.start(self._pool, fragment, acting, self.now, wait)
+        self.shards.waits[fragment.shard] = whole / self.config.segments
+        self.shards.start(self._pool, fragment, ActingPolicy(self._versions[version], normalizers), self.now, rehearsal)
 
     def _rolled(self, done: Done) -> None:
-        ended = self.shards.took(done)
+        ended = self.shards.took(self._pool, done)
+        if ended is None:
+            self.usage.actor_startup += done.elapsed
+            return
         # Time between rounds, when policies are evaluated and saved, does not count.
-        busy = min(busy_seconds(done), max(done.seconds, self.now - ended.second))
+        busy = min(busy_seconds(done, ended.replayed), max(done.seconds, self.now - ended.second))
         shard, queue = ended.segment.shard, self.queue
         self.usage.actor_busy += busy
         self.usage.actor_startup += max(0.0, self.now - ended.second - busy)
@@ -151,6 +170,11 @@ class FreeConductor(Conductor):
         _, _, part, row, _ = ended.segment
         rows, first, parts = (np.array([x], np.int32) for x in (row, part * self.spec.segment_steps, part))
         self._state = self._state._replace(store=self.steps.write(self._store, ended.rolled, rows, first, parts))
+
+    def _lost(self, segment: Segment) -> None:
+        """End the episodes in a fragment whose shard begins new ones before a segment."""
+        place = (segment.row, segment.part * self.spec.segment_steps - 1)
+        self._state = self._state._replace(store=cut(self._state.store, place))
 
     def _roll_again(self, done: Done) -> None:
         segment = self.shards.died(self._pool, done)
@@ -239,7 +263,7 @@ class FreeConductor(Conductor):
         fragments = [Fragment(shard, 0, 0, 0, shard, 0.0, versions=[0]) for shard in range(width.actors)]
         for fragment in fragments:
             self._start(fragment, rehearsal=True)
-        self._wait_all(lambda done: self._write(self.shards.took(done)))
+        self._wait_all(self._rehearsed)
         self._prepare(REHEARSED, fragments)
         self._warm_learners(REHEARSED)
         store = self._store
@@ -264,6 +288,8 @@ class FreeConductor(Conductor):
         super().restore(state)
         actors = state["actors"]
         self.queue.usage = self.usage
+        if self.usage.actor_invocations:
+            self.shards.seconds = self.usage.actor_busy / self.usage.actor_invocations / self.config.segments
         self.queue.restore(actors["queue"])
         self.batches = {one["index"]: record_of(Batch, one) for one in actors["batches"]}
         self._idle_since = {shard: second for shard, second in actors["idle_since"]}

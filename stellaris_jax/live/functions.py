@@ -18,6 +18,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
@@ -25,12 +26,14 @@ from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import DataLoader, Fetched
 from stellaris_jax.engine.prepare import collected, ended_episodes
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, Trajectory, rollout
+from stellaris_jax.engine.shards import with_totals
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.live.emulation import without_wait
 from stellaris_jax.live.free_actors import RolledSegment
-from stellaris_jax.live.hosts import HostActors, NotAtPosition, Programs, RequestedPosition, Share, Timed
+from stellaris_jax.live.free_hosts import HostedSegment, RequestedShard
+from stellaris_jax.live.hosts import HostActors, NotAtPosition, Programs, RequestedPosition, Share, Steps, Timed
 from stellaris_jax.live.pool import LEARNER
 from stellaris_jax.timeline.plan import Peers
 from stellaris_jax.timeline.records import Segment
@@ -138,7 +141,12 @@ class Functions:
         return rollout(self.program_env, self.network, self.config.env, self.spec.steps, inputs)
 
     def roll_segment(
-        self, segment: Segment, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState
+        self,
+        segment: Segment,
+        key: np.ndarray,
+        params: np.ndarray,
+        normalizers: Normalizers,
+        envs: ActorState | RequestedShard,
     ) -> Timed:
         """Roll a segment of an independent actor.
 
@@ -146,11 +154,13 @@ class Functions:
           segment: segment to roll.
           key: data of the PRNG key for all randomness.
           params, normalizers: acting policy.
-          envs: state `[n, ...]` of the shard's environments.
+          envs: state `[n, ...]` of the shard's environments, or the position for host environments.
 
         Returns:
-          `RolledSegment`, as NumPy arrays.
+          `RolledSegment`, as NumPy arrays. For host environments `HostedSegment`, or `NotAtPosition`.
         """
+        if isinstance(envs, RequestedShard):
+            return self._roll_hosted(segment, key, params, normalizers, envs)
         numbers = tuple(np.int32(x) for x in (segment.shard, segment.number, segment.part))
         return self._timed("segment", self._roll_segment, numbers, key, params, normalizers, envs)
 
@@ -165,9 +175,35 @@ class Functions:
         options = self.config.env
         inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, part * steps)
         after, trajectory = rollout(self.program_env, self.network, options, steps, inputs, self.spec.steps)
-        data = collected(self.network, options, Fragment(trajectory, params, normalizers, 0, actor.carry))
-        episodes = jnp.stack(ended_episodes(trajectory, None))
-        return RolledSegment(after, data._replace(first=None), episodes)
+        return self._collected(trajectory, params, normalizers, actor.carry, after)
+
+    def _roll_hosted(
+        self, segment: Segment, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, shard: RequestedShard
+    ) -> Timed:
+        assert self._hosts is not None, "these actors step environments of JAX"
+        requested, length = shard.position, self.spec.segment_steps
+        part = Steps(segment.number, segment.shard * requested.envs, segment.part * length, length)
+        rolled = self._hosts.steps(part, key, params, normalizers, requested)
+        if rolled is None:
+            return Timed(NotAtPosition(), 0.0)
+        (carry, trajectory), seconds = rolled
+        columns = (trajectory, params, normalizers, shard.totals, requested.carry)
+        done = self._timed("segment", self._collect_segment, *columns)
+        obs = np.asarray(trajectory.obs[0]), np.asarray(trajectory.last_obs)
+        return Timed(HostedSegment(done.value, obs, carry), seconds + done.seconds)
+
+    def _collect_segment(
+        self, trajectory: Trajectory, params: jax.Array, normalizers: Any, totals: jax.Array, carry: Carry
+    ) -> RolledSegment:
+        """Data of a segment of host environments, from the totals `[n, 3]` and the carry before it."""
+        trajectory, after = with_totals(trajectory, totals, self.hyper.gamma)
+        return self._collected(trajectory, params, normalizers, carry, ActorState(None, None, after))
+
+    def _collected(
+        self, trajectory: Trajectory, params: jax.Array, normalizers: Any, carry: Carry, after: ActorState
+    ) -> RolledSegment:
+        data = collected(self.network, self.config.env, Fragment(trajectory, params, normalizers, 0, carry))
+        return RolledSegment(after, data._replace(first=None), jnp.stack(ended_episodes(trajectory, None)))
 
     def learn(
         self,

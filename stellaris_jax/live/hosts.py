@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_rollout import HostGroup, acting, compact, fingerprint, host_rollout, step_again
-from stellaris_jax.engine.rollout import Normalizers, Trajectory
+from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.envs.base import HostEnv, HostPool
 
 
@@ -36,6 +37,22 @@ class Share(NamedTuple):
 
     round: int
     first: int
+
+
+class Steps(NamedTuple):
+    """Part of a fragment that an actor rolls.
+
+    Attributes:
+      fragment: number of the fragment.
+      first: number of the actor's first environment.
+      begin: first step.
+      length: number of steps.
+    """
+
+    fragment: int
+    first: int
+    begin: int
+    length: int
 
 
 class Timed(NamedTuple):
@@ -182,16 +199,38 @@ class HostActors:
         requested: RequestedPosition,
     ) -> Timed:
         """Roll a share of a fragment; see `stellaris_jax.live.functions.Functions.roll`."""
-        round_, first = share
+        rolled = self.steps(Steps(share.round, share.first, 0, self.length), key, params, normalizers, requested)
+        return Timed(NotAtPosition(), 0.0) if rolled is None else rolled
+
+    def steps(
+        self,
+        steps: Steps,
+        key: np.ndarray,
+        params: np.ndarray,
+        normalizers: Normalizers,
+        requested: RequestedPosition,
+    ) -> Timed | None:
+        """Step environments through a part of a fragment.
+
+        Args:
+          steps: the part.
+          key: data of the key of noise.
+          params, normalizers: acting policy.
+          requested: position of the environments.
+
+        Returns:
+          Carry and trajectory; `None` if the environments are not in position, and the actions to replay are missing.
+        """
+        first = steps.first
         envs = self._in_position(first, requested)
         if envs is None:
-            return Timed(NotAtPosition(), 0.0)
+            return None
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         group = envs.group
         group.carry = requested.carry
 
         def act(t: int, _: int, obs: np.ndarray, carry: Carry) -> Any:
-            draw = np.array([round_, t, 0], np.uint32)
+            draw = np.array([steps.fragment, steps.begin + t, 0], np.uint32)
             return jax.device_get(self._act(tree, normalizers, obs, carry, key, draw, np.int32(first)))
 
         self._programs.compiled(("act", requested.envs), lambda: act(0, 0, group.obs, requested.carry))
@@ -199,7 +238,7 @@ class HostActors:
         group.envs = 0 if requested.rehearsal else requested.envs
         del self._open_envs[first]  # between two positions: an error leaves them unusable
         with _closed_on_error(group.pool), self._waiting() as beat:
-            trajectory = host_rollout([group], act, self.network, self.length, beat)
+            trajectory = host_rollout([group], act, self.network, steps.length, beat)
         envs.fragments += 0 if requested.rehearsal else 1
         self._open_envs[first] = envs
         last_obs = trajectory.last_obs.astype(trajectory.obs.dtype)
@@ -243,7 +282,7 @@ class EnvPosition:
         new episodes instead.
       opened: round that they were opened for.
       fragments: number of fragments since.
-      actions: `[T, N, ...]` for each fragment since; `None` if there were too many.
+      actions: actions since, arrays `[t, N, ...]`; `None` if there were too many.
       digest: fingerprint of the current observations; "" if they have just been opened.
       carry: `[N, ...]`, current recurrent state.
     """
@@ -265,23 +304,42 @@ class EnvPosition:
         self.opened, self.fragments, self.actions, self.digest = round_, 0, [], ""
         self.carry = self.blank
 
-    def add(self, trajectory: Trajectory, carry: Carry) -> None:
-        """Add a fragment; `carry` is the recurrent state after it."""
+    def restore(self, opened: int, fragments: int, digest: str, actions: list[np.ndarray], carry: Carry) -> None:
+        """Take the values of another position; `actions` are one array or more, `[t, N, ...]` each."""
+        self.opened, self.fragments, self.digest, self.actions, self.carry = opened, fragments, digest, actions, carry
+
+    def copy(self) -> EnvPosition:
+        """Position that stays as it is when this one goes on."""
+        copied = copy(self)
+        copied.actions = None if self.actions is None else list(self.actions)
+        return copied
+
+    def add(self, actions: np.ndarray, last_obs: np.ndarray, carry: Carry) -> None:
+        """Add a fragment.
+
+        Args:
+          actions: its actions, `[T, N, ...]`.
+          last_obs: observations after it, `[N, ...]`.
+          carry: recurrent state after it.
+        """
         self.carry = carry
         self.fragments += 1
         if self.fragments > self.most:
             self.actions = None
         if self.actions is not None:
-            self.actions.append(compact(np.asarray(trajectory.action), self.env))
-        self.digest = fingerprint(np.asarray(trajectory.last_obs))
+            self.actions.append(compact(actions, self.env))
+        self.digest = fingerprint(last_obs)
 
-    def since(self, first: int, end: int) -> np.ndarray | None:
-        """Actions `[fragments * T, end - first, ...]` of some environments since opening; `None` if dropped."""
+    def since(self, first: int, end: int, begin: int = 0) -> np.ndarray | None:
+        """Actions `[t, end - first, ...]` of some environments since opening, or from the array `begin` on.
+
+        Returns `None` if they were dropped.
+        """
         if self.actions is None:
             return None
-        if not self.actions:
-            return np.zeros((0, end - first, *self.env.action_space.shape), self.env.action_space.compact)
-        return np.concatenate([actions[:, first:end] for actions in self.actions])
+        space = self.env.action_space
+        none = np.zeros((0, end - first, *space.shape), space.compact)
+        return np.concatenate([none, *(actions[:, first:end] for actions in self.actions[begin:])])
 
     def matches(self, obs: np.ndarray) -> bool:
         """Whether observations `[N, ...]` match the current position."""

@@ -21,7 +21,7 @@ from stellaris_jax.sources.actionlog import ActionLog
 from stellaris_jax.sources.compiled import CompiledSource
 from stellaris_jax.sources.host import HostSource
 from stellaris_jax.sources.host_actors import Received
-from stellaris_jax.sources.live import LiveSource
+from stellaris_jax.sources.live import LiveShardSource, LiveSource
 from stellaris_jax.sources.resumption import Resumption
 from stellaris_jax.sources.shards import ShardSource
 
@@ -114,6 +114,7 @@ def source_of(
     program_env = in_program(env)
     if program_env is not None:
         return CompiledSource(program_env, network, config, spec, programs)
-    kind = ShardSource if spec.collection is not None else HostSource
-    source_class = LiveSource if config.executor == "live" else kind
+    free, live = spec.collection is not None, config.executor == "live"
+    of_shards, of_rounds = (LiveShardSource, LiveSource) if live else (ShardSource, HostSource)
+    source_class = of_shards if free else of_rounds
     return source_class(cast(HostEnv, env), network, config, spec, seeds, stopping)
