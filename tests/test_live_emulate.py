@@ -30,11 +30,14 @@ DRAWN = (
     "delays.actor={kind: pareto, seconds: 0.004, options: {alpha: 3.0}}",
 )
 FREE = ("system.actors=independent", "system.actor_shards=2", "live.actors=0", "system.sync_steps=4")
+HOST = ("env=gymnasium/CartPole-v1", "env.num_envs=4")
 ACTORS = {
     "barrier": (),
     "pipelined": ("system.actors=pipelined",),
     "scaled": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1"),
     "independent": FREE,
+    "host environments": HOST,
+    "independent, host environments": (*FREE, *HOST),
 }
 
 
@@ -68,6 +71,8 @@ def drawn(config: Config, entity: str, count: int) -> list[float]:
 
 @pytest.mark.parametrize("case", ACTORS)
 def test_learners_and_actors_wait_for_what_the_simulator_draws(case: str, tmp_path: Path) -> None:
+    if "host" in case:
+        pytest.importorskip("gymnasium")
     config = config_of(*DRAWN, *ACTORS[case], "total_steps=256", "live.pool=threads")
     with closing(Trainer(config, make_pool=Submitted)) as trainer:
         trainer.run()
@@ -75,7 +80,7 @@ def test_learners_and_actors_wait_for_what_the_simulator_draws(case: str, tmp_pa
         directory = live_runs.left(trainer, config, tmp_path)
     learned, rolled = waits(pool, LEARNER), waits(pool, ACTOR)
     assert [seconds for _, seconds in learned] == drawn(config, "learner", usage.invocations)
-    if case == "independent":
+    if config.actor_shards:
         seconds = drawn(config, "actor", 2 * 50)
         assert all(isinstance(one, Segment) for one, _ in rolled)
         assert all(wait == seconds[2 * one.number + one.shard] / 4 for one, wait in rolled)
