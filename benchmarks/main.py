@@ -10,6 +10,8 @@ plan        gradients planned per second of one core, by system, learners and me
 startup     seconds from the command to the first training step, with a warm compile cache
 live        simulated runs beside live runs on Ray (seconds per round, staleness, utilisation, updates, dollars), and
             env steps/s of live runs beside the compiled engine
+foretell    simulated runs of independent actors beside live ones, in ten settings, after one live run of each task that
+            calibrates (data lag, staleness, utilisation, seconds per round)
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
@@ -62,7 +64,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _parser() -> program.Parser:
     # Imported late, so that a mistake in the command's name answers at once.
-    from benchmarks import limit, live, own, plan
+    from benchmarks import foretell, limit, live, own, plan
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
@@ -104,6 +106,13 @@ def _parser() -> program.Parser:
     alive.add_argument("--learners", nargs="+", type=count, default=learners, help="numbers of them (default 1 2 4)")
     alive.add_argument("--rounds", type=program.at_least(4), default=12, help="rounds of every run (default 12)")
     alive.add_argument("--out", type=Path, help="directory for a picture of each rule's timelines, simulated and live")
+    foretold = command("foretell", "live runs of independent actors beside simulated ones")
+    names = list(foretell.SETTINGS)
+    foretold.add_argument("--settings", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    foretold.add_argument("--seeds", type=count, default=5, help="seeds of each setting (default 5)")
+    foretold.add_argument("--rounds", type=program.at_least(4), default=16, help="rounds of every run (default 16)")
+    foretold.add_argument("--pool", choices=("ray", "threads"), default="ray", help="live.pool (default ray)")
+    foretold.add_argument("--runs", type=Path, help="directory that keeps live runs' figures, so that a stop costs one")
     bound = command("limit", "jobs beside the limits of this machine")
     bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
     bound.add_argument("--systems", nargs="+", choices=list(limit.SYSTEMS), default=["stellaris"])
@@ -185,6 +194,20 @@ def _live(console: Console, arguments: argparse.Namespace) -> Any:
     return result
 
 
+def _foretell(console: Console, arguments: argparse.Namespace) -> Any:
+    from benchmarks import foretell
+
+    given = arguments
+    result = foretell.measure(given.settings, given.seeds, given.rounds, given.pool, given.runs, console.print)
+    title = "live / simulated, and the error of the prediction (means over seeds, ±: 95 % interval)"
+    print_table(console, title, foretell.rows(result), names=("setting",))
+    console.print(
+        f"{result['hits']} of {len(result['rows'])} settings are within {foretell.GOAL:.0%}; {result['computing']} "
+        "compute half of the time or more."
+    )
+    return result
+
+
 def _limit(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import limit
 
@@ -214,6 +237,6 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
     "peers": _peers, "engine": _gradients, "methods": _gradients, "actors": _gradients, "plan": _plan,
-    "startup": _startup, "live": _live, "limit": _limit, "calibrate": _calibrate,
+    "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit, "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""

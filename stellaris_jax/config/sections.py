@@ -326,3 +326,8 @@ class LiveConfig(Section):
     learner_gpus: float = knob(0.0, "GPUs of one learner, 0.25 for four of them on one", within="[0, inf)")
     actor_cpus: float = knob(0.0, "CPU cores of one actor; 0: its share of those there are", within="[0, inf)")
     actor_gpus: float = knob(0.0, "GPUs of one actor", within="[0, inf)")
+    emulate: bool = knob(
+        False,
+        "learners and actors also wait, after they have computed, for the seconds that delays.learner and delays.actor "
+        "draw",
+    )

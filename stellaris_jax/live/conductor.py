@@ -22,6 +22,7 @@ from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
 from stellaris_jax.live.actor_inputs import Width
 from stellaris_jax.live.driver_steps import Delivered, DriverSteps, StoredFragment, StoredGradient, waves
+from stellaris_jax.live.emulation import Emulation, waiting
 from stellaris_jax.live.functions import Pointer
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
 from stellaris_jax.timeline import Gradient, Group, Round, Usage
@@ -59,6 +60,8 @@ class Conductor(ABC):
         self._fragments: dict[int, StoredFragment] = {}
         self._versions: dict[int, Any] = {}
         self._interrupted: list[Gradient] = []
+        self.emulation = Emulation(config, seed)
+        self._draws: dict[int, int] = {}  # of each learner's invocation
         self._deaths: dict[tuple[str, int], int] = {}
         self._forming: Group | None = None
         self._coefficient = 0.0
@@ -196,18 +199,19 @@ class Conductor(ABC):
         held = [version for version in self.coordinator.learners_by_version if version != gradient.version]
         gradient.peers = held[-self.spec.peers :] if self.spec.peers else []
         gradient.kl_coefficient = self._coefficient
-        self._learn(gradient)
+        number = self._draws[gradient.learner] = self.usage.invocations - 1
+        self._learn(gradient, self.emulation.learner(number))
 
-    def _learn(self, gradient: Gradient) -> None:
+    def _learn(self, gradient: Gradient, wait: float = 0.0) -> None:
         data, behaviour = self._fragments[gradient.fragment]
         coefficient = gradient.kl_coefficient or 0.0
         pointer = Pointer(gradient.fragment, gradient.minibatch, gradient.version, behaviour, coefficient)
         target = self._versions[self.shape.target(gradient.version)] if self.shape.target_interval > 1 else None
         others = [self._versions[version] for version in gradient.peers]
-        call = self._call(LEARNER, gradient.learner)
+        call = self._call(LEARNER, gradient.learner, wait)
         self._learning[call.stamp] = gradient
         self._learning_origins[call.stamp] = self._origin
-        self._pool.submit(call, pointer, data, self._versions[gradient.version], target, *others)
+        self._pool.submit(call, pointer, data, self._versions[gradient.version], target, *others, *waiting(wait))
 
     # The parameter function ----------------------------------------------------------------------------------------
 
@@ -298,6 +302,7 @@ class Conductor(ABC):
             **self.coordinator.state(),
             "usage": as_data(self.usage),
             "learning": [as_data(gradient) for gradient in learning],
+            "draws": [self._draws[gradient.learner] for gradient in learning],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -306,6 +311,8 @@ class Conductor(ABC):
         self.usage = self.coordinator.usage = Usage(**state["usage"])
         self.coordinator.restore(state)
         self._interrupted = [record_of(Gradient, gradient) for gradient in state["learning"]]
+        draws = state.get("draws", [0] * len(self._interrupted))  # states of earlier versions lack them
+        self._draws = {one.learner: draw for one, draw in zip(self._interrupted, draws, strict=True)}
 
     def _clear(self) -> None:
         """Drop all work under way and its data."""
@@ -335,7 +342,7 @@ class Conductor(ABC):
             self._learn(gradient)
         self._wait_all(lambda done: self._store_gradient(self._learning.pop(done.call.stamp), done.value))
         for gradient in self._interrupted:
-            self._learn(gradient)
+            self._learn(gradient, self.emulation.learner(self._draws[gradient.learner]))
         self._interrupted = []
 
 

@@ -18,6 +18,7 @@ from stellaris_jax.engine.prepare import Collected
 from stellaris_jax.engine.rollout import ActorState
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import Rolled
+from stellaris_jax.live.emulation import waiting
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 from stellaris_jax.live.rolls import ActingPolicy
 from stellaris_jax.timeline.records import Fragment, Segment
@@ -80,11 +81,13 @@ class FreeShards:
     Attributes:
       opened: whether environments have begun new episodes in this round, because they were lost.
       seconds: seconds of a segment; they say how long a replay may take.
+      waits: emulated seconds that each shard's actor waits after its segment.
     """
 
     def __init__(self, call: Callable[[str, int, float], Call]):
         self._call = call
         self.opened, self.seconds = False, 0.0
+        self.waits: dict[int, float] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -125,9 +128,10 @@ class FreeShards:
         self._submit(pool, SegmentUnderWay(segment, second, acting, pool.put(self._states[segment.shard])))
 
     def _submit(self, pool: Pool, under_way: SegmentUnderWay) -> None:
-        call = self._call(ACTOR, under_way.segment.shard, under_way.grace)
+        wait = self.waits.get(under_way.segment.shard, 0.0)
+        call = self._call(ACTOR, under_way.segment.shard, under_way.grace + wait)
         self._under_way[call.stamp] = under_way
-        pool.submit(call, under_way.segment, self._key, *under_way.acting, under_way.envs)
+        pool.submit(call, under_way.segment, self._key, *under_way.acting, under_way.envs, *waiting(wait))
 
     def died(self, pool: Pool, done: Done) -> Segment:
         """Start a dead actor's segment again; returns it."""

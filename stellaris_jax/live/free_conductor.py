@@ -133,6 +133,8 @@ class FreeConductor(Conductor):
         """Start the segment of a fragment whose version was fetched last."""
         version = fragment.versions[-1]
         normalizers = self._acting[version if self._normalises else 0]
+        whole = 0.0 if rehearsal else self.emulation.fragment(fragment.shard, fragment.number)
+        self.shards.waits[fragment.shard] = whole / self.config.segments
         self.shards.start(self._pool, fragment, ActingPolicy(self._versions[version], normalizers), self.now, rehearsal)
 
     def _rolled(self, done: Done) -> None:

@@ -30,6 +30,7 @@ from stellaris_jax.engine.shards import with_totals
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.live.emulation import without_wait
 from stellaris_jax.live.free_actors import RolledSegment
 from stellaris_jax.live.free_hosts import HostedSegment, RequestedShard
 from stellaris_jax.live.hosts import HostActors, NotAtPosition, Programs, RequestedPosition, Share, Steps, Timed
@@ -103,8 +104,19 @@ class Functions:
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
 
     def invoke(self, kind: str, *arguments: Any) -> Timed:
-        """Call the function of a learner, `learn`, or of an actor: `roll`, or `roll_segment` of independent ones."""
+        """Call the function of a learner, `learn`, or of an actor: `roll`, or `roll_segment` of independent ones.
+
+        With a last argument `Wait` it returns that many seconds later (`live.emulate`).
+        """
         self._programs.waited = False
+        arguments, wait = without_wait(arguments)
+        result = self._invoke(kind, *arguments)
+        if not wait or isinstance(result.value, NotAtPosition):
+            return result
+        time.sleep(wait)
+        return result._replace(seconds=result.seconds + wait)
+
+    def _invoke(self, kind: str, *arguments: Any) -> Timed:
         if kind == LEARNER:
             return self.learn(*arguments)
         return self.roll_segment(*arguments) if isinstance(arguments[0], Segment) else self.roll(*arguments)

@@ -21,7 +21,7 @@ class Call(NamedTuple):
       kind: `LEARNER` or `ACTOR`.
       number: number of the learner or actor.
       stamp: unique number of the invocation.
-      grace: seconds in addition to the usual timeout.
+      grace: seconds in addition to the usual timeout; an emulated wait is part of them.
     """
 
     kind: str

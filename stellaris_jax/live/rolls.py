@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.live.actor_inputs import Actors, RolledFragment, Width
+from stellaris_jax.live.emulation import waiting
 from stellaris_jax.live.hosts import NotAtPosition, Share
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 
@@ -29,6 +30,7 @@ class Rolling(NamedTuple):
       first, end: range of its environments.
       arguments: arguments of its function.
       behind: number of fragments that its environments have to replay first.
+      wait: seconds that the actor waits after it.
     """
 
     actor: int
@@ -36,6 +38,7 @@ class Rolling(NamedTuple):
     end: int
     arguments: tuple[Any, ...]
     behind: int = 0
+    wait: float = 0.0
 
 
 class Rolls:
@@ -69,6 +72,7 @@ class Rolls:
         width: Width,
         acting: ActingPolicy,
         rehearsal: bool = False,
+        waits: Sequence[float] = (),
     ) -> None:
         """Start all actors on their shares of a fragment.
 
@@ -79,8 +83,10 @@ class Rolls:
           width: width of the round.
           acting: acting policy.
           rehearsal: prepare everything and discard the result.
+          waits: seconds that each actor waits after its share; nobody waits by default.
         """
         self._pool, self._index, self.width, self._acting = pool, index, width, acting
+        self._waits = waits or [0.0] * width.actors
         self.actors.begin(state, index, rehearsal)
         self._start_all()
 
@@ -93,11 +99,13 @@ class Rolls:
         """Start an actor on a share, if its input is available."""
         actor_input = self.actors.actor_input(self._pool, first, end, again)
         if actor_input is not None:
-            arguments = (Share(self._index, first), actor_input.key, *self._acting, actor_input.envs)
-            self._submit(Rolling(actor, first, end, arguments, actor_input.behind))
+            wait = self._waits[actor]
+            share = Share(self._index, first)
+            arguments = (share, actor_input.key, *self._acting, actor_input.envs, *waiting(wait))
+            self._submit(Rolling(actor, first, end, arguments, actor_input.behind, wait))
 
     def _submit(self, rolling: Rolling) -> None:
-        call = self._call(ACTOR, rolling.actor, GRACE * rolling.behind * self.seconds)
+        call = self._call(ACTOR, rolling.actor, GRACE * rolling.behind * self.seconds + rolling.wait)
         self._rolling[call.stamp] = rolling
         self._pool.submit(call, *rolling.arguments)
 

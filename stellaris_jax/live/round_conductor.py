@@ -5,6 +5,7 @@ With `system.actors=pipelined` the next fragment is rolled while learners comput
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import Done
 from stellaris_jax.live.rolls import ActingPolicy, Rolls
 from stellaris_jax.timeline import Round, minibatch_order
+from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Roll
 
 
@@ -48,7 +50,9 @@ class RoundConductor(Conductor):
         coordinator = self.coordinator
         self._begin_round(state, index, width, step_scale)
         coordinator.remaining[index] = self._minibatches(width.envs)
-        self._roll(index, width)
+        # Rules of scaling change the number of shares; host environments, which may begin anew, have no such rules.
+        shares = self.usage.actor_invocations if is_scaled(self.config) else index * width.actors
+        self._roll(index, width, waits=[self.emulation.share(shares + actor) for actor in range(width.actors)])
         consumed = index + 1 - self.depth
         while self.rolls.under_way or self._forming or coordinator.remaining[consumed] > 0:
             for gradient in coordinator.starts():
@@ -85,12 +89,12 @@ class RoundConductor(Conductor):
     def _start_again(self, done: Done) -> None:
         self.rolls.died(done.call)
 
-    def _roll(self, index: int, width: Width, rehearsal: bool = False) -> None:
-        """Start all actors on their shares of a fragment."""
+    def _roll(self, index: int, width: Width, rehearsal: bool = False, waits: Sequence[float] = ()) -> None:
+        """Start all actors on their shares of a fragment, after which each waits for its seconds."""
         params = self._versions[self.coordinator.clock]
         self._normalizers = jax.device_get(self._state.normalizers)
         acting = self._acting = ActingPolicy(params, self._pool.put(self._normalizers))
-        self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal)
+        self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal, waits)
 
     def _collect(self) -> None:
         """Turn a complete fragment into training data for learners."""

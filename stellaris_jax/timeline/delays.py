@@ -18,7 +18,7 @@ from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob, shown
-from stellaris_jax.config.sections import DelayConfig
+from stellaris_jax.config.sections import DelayConfig, DelaysConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.joblog import durations, read_log
 from stellaris_jax.timeline.jobs import KINDS
@@ -320,3 +320,14 @@ class TickStream(Stream):
 
     def _measured(self, seconds: list[float]) -> list[int]:
         return ticks_of(seconds)
+
+
+def stream_of(delays: DelaysConfig, entity: str, seed: int) -> TickStream:
+    """Stream of a run's durations of one kind of work; the simulator and live runs draw the same.
+
+    Args:
+      delays: delay models of the run.
+      entity: learner, actor, aggregate, loader or scaling.
+      seed: seed of the run.
+    """
+    return TickStream(delay_of(getattr(delays, entity)), seed, entity)

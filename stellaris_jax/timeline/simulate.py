@@ -32,7 +32,7 @@ from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.batch_rounds import Measure, batch_round
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
-from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
+from stellaris_jax.timeline.delays import Chance, Stream, stream_of
 from stellaris_jax.timeline.events import (
     ActorDied,
     ComputationBegun,
@@ -116,12 +116,12 @@ class Timeline:
         shared = platform.contention > 0 or platform.interference > 0
         self.contention = Contention(self.placement, platform.interference) if shared else None
         self.streams = {
-            "learner": TickStream(delay_of(delays.learner), seed, "learner"),
-            "actor": TickStream(delay_of(delays.actor), seed, "actor"),
-            "aggregate": TickStream(delay_of(delays.aggregate), seed, "aggregate"),
+            "learner": stream_of(delays, "learner", seed),
+            "actor": stream_of(delays, "actor", seed),
+            "aggregate": stream_of(delays, "aggregate", seed),
             "failure": Stream(Chance(), seed, "failure"),
-            "scaling": TickStream(delay_of(delays.scaling), seed, "scaling"),
-            "loader": TickStream(delay_of(delays.loader), seed, "loader"),
+            "scaling": stream_of(delays, "scaling", seed),
+            "loader": stream_of(delays, "loader", seed),
         }
         self.spent = Usage(**dict.fromkeys(DURATIONS, 0))  # in ticks
         self.draw = self.streams["learner"].__next__
