@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.counting import Counting, Timed, share_of, timed, without_driver
 from benchmarks.live import MEASURED, STORE_BYTES
 from benchmarks.shared_cores import SharedCores, alone
+from benchmarks.steadiness import steadily
 from stellaris_jax.base.machine import cores
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
@@ -192,7 +193,8 @@ def measure(
 
     Returns:
       JSON data: `rows`, each with the measures' `live`, `foretold`, `error` and `error_ci95`, `share` and `hit`;
-      `hits`, and `computing`, the number of settings that compute half of the time or more.
+      `hits`; `computing`, the number of settings that compute half of the time or more; and `repeated`, the number of
+      live runs that were thrown away, because the machine was not as fast as for the calibration.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if ONE_CORE not in flags:
@@ -205,12 +207,13 @@ def measure(
 
             if join("live.address", LOCAL, STORE_BYTES):
                 stack.callback(leave)
-        rows = _rows(settings, seeds, rounds, pool, directory, note)
+        rows, repeated = _rows(settings, seeds, rounds, pool, directory, note)
     return {
         "cores": cores(),
         "rounds": rounds,
         "seeds": seeds,
         "pool": pool,
+        "repeated": repeated,
         "rows": rows,
         "hits": sum(row["hit"] for row in rows),
         "computing": sum(row["share"] >= 0.5 for row in rows),
@@ -219,22 +222,30 @@ def measure(
 
 def _rows(
     settings: Sequence[str], seeds: int, rounds: int, pool: str, directory: Path, note: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    logs = {task: _calibrated(task, rounds, pool, directory, note) for task in TASKS if _of_task(settings, task)}
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows of settings, and the number of live runs that were thrown away."""
+    logs, usual = {}, None
+    for task in TASKS:
+        if _of_task(settings, task):
+            logs[task], machine = _calibrated(task, rounds, pool, directory, usual, note)
+            usual = machine if usual is None else usual
     real: dict[str, list[Figures]] = {name: [] for name in settings}
     foretold: dict[str, list[Figures]] = {name: [] for name in settings}
     shares: dict[str, list[float]] = {name: [] for name in settings}
+    repeated = 0
     for seed in range(seeds):
         for name in settings:
             overrides = overrides_of(SETTINGS[name], seed, rounds, pool)
-            kept = _kept(directory / f"{name}-{seed}.json", overrides, lambda config: _figures(lived(config)))
+            path = directory / f"{name}-{seed}.json"
+            kept = _kept(path, overrides, lambda config: _figures(lived(config)), usual, note)
+            repeated += kept["repeated"]
             config = load_config(overrides)
             real[name].append(Figures(**kept["figures"]))
             shares[name].append(kept["share"])
             simulated = foretell(config, logs[name.partition("-")[0]], cores())
             foretold[name].append(Figures.of(as_executed(config), simulated))
             note(_told(seed, name, real[name][-1], foretold[name][-1]))
-    return [row_of(name, real[name], foretold[name], shares[name]) for name in settings]
+    return [row_of(name, real[name], foretold[name], shares[name]) for name in settings], repeated
 
 
 def _of_task(settings: Sequence[str], task: str) -> bool:
@@ -248,13 +259,23 @@ def overrides_of(setting: Sequence[str], seed: int, rounds: int, pool: str) -> l
     return [*own, f"total_steps={config.env.num_envs * config.algorithm.rollout_length * rounds}"]
 
 
-def _kept(path: Path, overrides: list[str], run: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
-    """Result of a live run, from its file if that is of the same overrides; otherwise it is run, and written."""
+def _kept(
+    path: Path,
+    overrides: list[str],
+    run: Callable[[Config], dict[str, Any]],
+    usual: float | None,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """Result of a live run, from its file if that is of the same overrides; otherwise it is run, and written.
+
+    The machine has to be as fast as `usual`, see `steadily`.
+    """
     if path.exists():
         kept: dict[str, Any] = json.loads(path.read_text())
         if kept.pop("overrides", None) == overrides:
             return kept
-    result = run(load_config(overrides))
+    steady = steadily(lambda: run(load_config(overrides)), usual, note)
+    result = {**steady.result, "machine": steady.seconds, "repeated": steady.repeated}
     path.write_text(json.dumps({"overrides": overrides, **result}) + "\n")
     return result
 
@@ -267,11 +288,16 @@ def _jobs(run: Lived) -> dict[str, Any]:
     return {"jobs": [[[*job], computed] for job, computed in run.jobs], "begin": run.begin}
 
 
-def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callable[[str], None]) -> Path:
-    """Log of the jobs of a task's functions as they would compute alone, from one live run."""
+def _calibrated(
+    task: str, rounds: int, pool: str, directory: Path, usual: float | None, note: Callable[[str], None]
+) -> tuple[Path, float]:
+    """Log of the jobs of a task's functions as they would compute alone, from one live run, and the machine's seconds.
+
+    `usual` are the machine's seconds for the run of another task, if there is one.
+    """
     overrides = overrides_of((*TASKS[task], *JOB, *CALIBRATION), CALIBRATING, rounds, pool)
     path = directory / f"calibration-{task}.json"
-    kept = _kept(path, overrides, lambda config: _jobs(lived(config)))
+    kept = _kept(path, overrides, lambda config: _jobs(lived(config)), usual, note)
     shared = without_driver([Timed(Job(*job), computed) for job, computed in kept["jobs"]])
     jobs = [job for job in alone(shared, cores()) if job.start >= kept["begin"]]
     log = directory / f"calibration-{task}.jsonl"
@@ -280,7 +306,7 @@ def _calibrated(task: str, rounds: int, pool: str, directory: Path, note: Callab
     for kind in ("learner", "actor", "aggregate", "loader"):
         seconds = [job.end - job.start for job in jobs if job.kind == kind]
         note(f"{task}: {kind} {statistics.median(seconds or [0.0]):.3g} s alone, the median of {len(seconds)}")
-    return log
+    return log, kept["machine"]
 
 
 def row_of(name: str, real: Sequence[Figures], foretold: Sequence[Figures], shares: Sequence[float]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from benchmarks import counting, foretell
 from benchmarks.shared_cores import SharedCores, alone
+from benchmarks.steadiness import Steady, seconds_of_machine, steadily
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.sections import DelayConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.job import as_executed
@@ -181,6 +184,7 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(foretell, "lived", lived)
     monkeypatch.setattr(foretell, "cores", lambda: 2)
+    monkeypatch.setattr(foretell, "steadily", lambda run, *_: Steady(run(), 1.0, 0))
     monkeypatch.setenv("XLA_FLAGS", foretell.ONE_CORE)
     result = foretell.measure(["cartpole-fifo-2"], 2, ROUNDS, "threads", tmp_path, print)
     assert len(made) == 3 and [config.system.learners for config in made] == [3, 2, 2]
@@ -191,3 +195,30 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(made) == 3
     foretell.measure(["cartpole-fifo-2"], 2, ROUNDS + 1, "threads", tmp_path, print)
     assert len(made) == 6
+
+
+# The machine's speed --------------------------------------------------------------------------------------------------
+
+
+def tried(speeds: list[float], usual: float | None) -> tuple[Steady[int], list[str]]:
+    """`steadily` with these speeds of the machine, one after the other; the result counts the runs."""
+    notes: list[str] = []
+    runs, measured = count(1), iter(speeds)
+    return steadily(lambda: next(runs), usual, notes.append, lambda: next(measured), pause=0.0), notes
+
+
+def test_runs_of_a_machine_that_is_not_steady_are_thrown_away() -> None:
+    assert tried([1.0, 1.05], None) == (Steady(1, 1.0, 0), [])
+    # too slow before, too slow after, too fast after, steady
+    steady, notes = tried([1.2, 1.0, 1.3, 0.95, 0.8, 1.09, 0.91], 1.0)
+    assert (steady.result, steady.seconds, steady.repeated) == (3, 1.09, 3)
+    assert [note.split(":")[0] for note in notes] == ["waiting", "thrown away", "thrown away"]
+
+
+def test_a_machine_that_is_never_steady_ends_the_measurement() -> None:
+    with pytest.raises(RunError, match=r"^The machine's speed differed by more than 10% from the usual one in 8 tries"):
+        tried([2.0] * 8, 1.0)
+
+
+def test_the_machines_seconds_are_positive() -> None:
+    assert 0.0 < seconds_of_machine() < 60.0
