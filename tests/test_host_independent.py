@@ -406,9 +406,3 @@ def test_durations_that_follow_episodes_need_environments_in_jax() -> None:
     sentence = "delays.by=episodes is not possible with env=test/clockwork, a host environment; delays.by=steps is."
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         Trainer(clockwork(*CLOCKWORK, "delays.by=episodes"))
-
-
-def test_live_runs_have_no_shards_of_host_environments() -> None:
-    sentence = "system.actors=independent is not possible with executor=live and env=test/clockwork, a host environment"
-    with pytest.raises(ConfigError, match=re.escape(sentence)):
-        Trainer(clockwork("system=async", "system.actors=independent", "executor=live", "live.pool=threads"))

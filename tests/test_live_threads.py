@@ -130,5 +130,5 @@ def test_a_pool_of_a_plugin() -> None:
 
 
 def test_an_unknown_pool_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"^live\.pool must be one of ray, threads.* not 'thread'.*threads\?"):
+    with pytest.raises(ConfigError, match=r"^live\.pool must be one of .*ray.* not 'thread'; did you mean threads\?"):
         config_of("live.pool=thread")

@@ -195,7 +195,7 @@ class Accounts:
         counted = learned.sum(axis=1)
         columns = {
             name: [total / seeds if seeds else None for total, seeds in zip(totals, counted.tolist(), strict=True)]
-            for name, totals in ((name, (values * learned).sum(axis=1)) for name, values in over_seeds.items())
+            for name, totals in ((name, (values * learned).sum(axis=1).tolist()) for name, values in over_seeds.items())
         }
         columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
         columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
