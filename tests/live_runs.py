@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -16,11 +17,13 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv
 from stellaris_jax.execute import live as training_live
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Call, Done, Pool
+from stellaris_jax.timeline import trace
 
 ENDS = ("before", "after", "all")
 
@@ -101,6 +104,14 @@ def live(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
     return Trainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
 
 
+def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
+    """A live run from its beginning to its end."""
+    trainer = live(config, deaths, seed)
+    trainer.run()
+    trainer.close()
+    return trainer
+
+
 def left(trainer: Trainer, config: Config, directory: Path) -> Path:
     """The directory, with what a live run leaves in it."""
     directory.mkdir(exist_ok=True)
@@ -115,6 +126,18 @@ def replayed(config: Config, directory: Path, **values: Any) -> Trainer:
     trainer.run()
     trainer.close()
     return trainer
+
+
+def opened(directory: Path) -> list[int]:
+    """Rounds in which environments began new episodes."""
+    return [one.record.index for one in trace.read(directory / trace.NAME).rounds if one.opened]
+
+
+@pytest.fixture
+def fickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments that do not repeat themselves: their seeds decide nothing."""
+    seeds, own = count(), GymnasiumEnv.open
+    monkeypatch.setattr(GymnasiumEnv, "open", lambda self, num_envs, seed: own(self, num_envs, seed + next(seeds)))
 
 
 def params(trainer: Trainer) -> np.ndarray:

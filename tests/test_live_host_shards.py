@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from live_runs import left, live, params, replayed, shared_parts
+from live_runs import fickle, left, live, lived, opened, params, replayed, shared_parts
 from settings import complaint
 
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.live import LiveShardSource
-from stellaris_jax.timeline import trace
 
-__all__ = ["shared_parts"]
+__all__ = ["fickle", "shared_parts"]
 pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N, ROUNDS = 16, 4, 6
 SMALL = (
@@ -55,13 +52,6 @@ HOPPER = ("env=envpool/Hopper-v4", "env.kwargs.max_episode_steps=9", "env.normal
 MEMORY = ("network.memory=gru", "network.memory_size=4", "algorithm.minibatches=4")
 
 
-@pytest.fixture
-def fickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments that do not repeat themselves: their seeds decide nothing."""
-    seeds, own = count(), GymnasiumEnv.open
-    monkeypatch.setattr(GymnasiumEnv, "open", lambda self, num_envs, seed: own(self, num_envs, seed + next(seeds)))
-
-
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch, shared_parts: None) -> None:
     monkeypatch.setattr(conductor, "MOST_DEATHS", 1000)
@@ -74,19 +64,6 @@ def config_of(*overrides: str) -> Config:
 def positions(trainer: Trainer) -> list[EnvPosition]:
     assert isinstance(trainer.source, LiveShardSource)
     return trainer.source.positions
-
-
-def opened(directory: Path) -> list[int]:
-    """Rounds in which environments began new episodes."""
-    return [one.record.index for one in trace.read(directory / trace.NAME).rounds if one.opened]
-
-
-def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
-    """A live run from its beginning to its end."""
-    trainer = live(config, deaths, seed)
-    trainer.run()
-    trainer.close()
-    return trainer
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
-from live_runs import left, live, params, replayed, shared_parts
+from live_runs import fickle, left, live, lived, opened, params, replayed, shared_parts
 
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
@@ -28,7 +27,7 @@ from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
 
-__all__ = ["shared_parts"]
+__all__ = ["fickle", "shared_parts"]
 pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N, ROUNDS = 16, 4, 6
 SMALL = (
@@ -53,13 +52,6 @@ MEMORY = ("network.memory=gru", "network.memory_size=4", "algorithm.minibatches=
 ASYNC = ("env.kwargs.vectorization_mode=async", "system=async", "system.actors=pipelined")
 
 
-@pytest.fixture
-def fickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds do not decide what happens."""
-    seeds, own = count(), GymnasiumEnv.open
-    monkeypatch.setattr(GymnasiumEnv, "open", lambda self, num_envs, seed: own(self, num_envs, seed + next(seeds)))
-
-
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch, shared_parts: None) -> None:
     monkeypatch.setattr(conductor, "MOST_DEATHS", 1000)
@@ -72,19 +64,6 @@ def config_of(*overrides: str) -> Config:
 def position(trainer: Trainer) -> EnvPosition:
     assert isinstance(trainer.source, LiveSource)
     return trainer.source.position
-
-
-def opened(directory: Path) -> list[int]:
-    """Rounds with which environments began new episodes."""
-    return [one.record.index for one in trace.read(directory / trace.NAME).rounds if one.opened]
-
-
-def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
-    """A live run from its beginning to its end."""
-    trainer = live(config, deaths, seed)
-    trainer.run()
-    trainer.close()
-    return trainer
 
 
 @pytest.mark.parametrize(

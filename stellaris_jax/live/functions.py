@@ -184,8 +184,8 @@ class Functions:
         requested, length = shard.position, self.spec.segment_steps
         part = Steps(segment.number, segment.shard * requested.envs, segment.part * length, length)
         rolled = self._hosts.steps(part, key, params, normalizers, requested)
-        if rolled is None:
-            return Timed(NotAtPosition(), 0.0)
+        if isinstance(rolled.value, NotAtPosition):
+            return rolled
         (carry, trajectory), seconds = rolled
         columns = (trajectory, params, normalizers, shard.totals, requested.carry)
         done = self._timed("segment", self._collect_segment, *columns)

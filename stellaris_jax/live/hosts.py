@@ -199,8 +199,7 @@ class HostActors:
         requested: RequestedPosition,
     ) -> Timed:
         """Roll a share of a fragment; see `stellaris_jax.live.functions.Functions.roll`."""
-        rolled = self.steps(Steps(share.round, share.first, 0, self.length), key, params, normalizers, requested)
-        return Timed(NotAtPosition(), 0.0) if rolled is None else rolled
+        return self.steps(Steps(share.round, share.first, 0, self.length), key, params, normalizers, requested)
 
     def steps(
         self,
@@ -209,7 +208,7 @@ class HostActors:
         params: np.ndarray,
         normalizers: Normalizers,
         requested: RequestedPosition,
-    ) -> Timed | None:
+    ) -> Timed:
         """Step environments through a part of a fragment.
 
         Args:
@@ -219,12 +218,12 @@ class HostActors:
           requested: position of the environments.
 
         Returns:
-          Carry and trajectory; `None` if the environments are not in position, and the actions to replay are missing.
+          Carry and trajectory, or `NotAtPosition`.
         """
         first = steps.first
         envs = self._in_position(first, requested)
         if envs is None:
-            return None
+            return Timed(NotAtPosition(), 0.0)
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         group = envs.group
         group.carry = requested.carry
