@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from training import OPTION, again, assert_close, assert_identical, check_population, leaves, steps, tiny
+from training import OPTION, again, assert_close, assert_identical, check_population, clockwork, leaves, steps, tiny
 from uneven import Uneven
 
 from stellaris_jax import ConfigError, Trainer, load_config
@@ -153,3 +154,9 @@ def test_pictures_of_timelines_are_refused(tmp_path: Path) -> None:
         timeline_figure(config, 2)
     with pytest.raises(ConfigError, match=r"has delays\.by=episodes: durations follow its episodes"):
         next(iter(rounds_of(tmp_path, config, MinibatchLayout.of(config))))
+
+
+def test_durations_that_follow_episodes_need_environments_in_jax() -> None:
+    sentence = "delays.by=episodes is not possible with env=test/clockwork, a host environment; delays.by=steps is."
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        Trainer(clockwork("system=async", "system.actors=independent", "system.actor_shards=3", "delays.by=episodes"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -15,7 +14,6 @@ from host_env import Clockwork, ClockworkPool
 from training import COMMON, HOST_ENVS, T, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import host_program
 from stellaris_jax.envs.registry import register
 from stellaris_jax.envs.watch import EnvStalled
@@ -386,7 +384,7 @@ def test_an_environment_that_blocks_ends_the_run() -> None:
     Asleep.awake.set()
 
 
-# Programs and refusals ------------------------------------------------------------------------------------------------
+# Programs -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_learning_program_does_not_depend_on_the_number_of_waves() -> None:
@@ -400,9 +398,3 @@ def test_the_learning_program_does_not_depend_on_the_number_of_waves() -> None:
         assert trainer.engine.key(plan, None) == (shape.capacity, 2, 4)
     assert plans[0] == plans[1]
     trainer.close()
-
-
-def test_durations_that_follow_episodes_need_environments_in_jax() -> None:
-    sentence = "delays.by=episodes is not possible with env=test/clockwork, a host environment; delays.by=steps is."
-    with pytest.raises(ConfigError, match=re.escape(sentence)):
-        Trainer(clockwork(*CLOCKWORK, "delays.by=episodes"))
