@@ -305,10 +305,11 @@ def test_a_kill_loses_no_point_of_tensorboard(tmp_path: Path) -> None:
     process.communicate(timeout=60)
     assert not (run_dir / "summary.json").exists(), "the run ended before it could be killed"
     newest = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
-    assert set(points(run_dir)["losses/entropy"]) >= {128 * round_ for round_ in range(1, newest + 1)}
+    # Pipelined actors have nothing for the learners in the first round, so it has no loss.
+    assert set(points(run_dir)["losses/entropy"]) >= {128 * round_ for round_ in range(2, newest + 1)}
     train(load_config([f"resume={run_dir}"]))
     assert points(run_dir) == {
-        "losses/entropy": [128 * round_ for round_ in range(1, 401)],
+        "losses/entropy": [128 * round_ for round_ in range(2, 401)],
         "eval/episodic_return": [128 * round_ for round_ in range(4, 401, 4)],
     }
 

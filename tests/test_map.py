@@ -46,11 +46,12 @@ TINY = Task(
 
 @pytest.fixture(autouse=True)
 def methods_in_order() -> Iterator[None]:
-    """Order of METHODS after tests that leave some out; monkeypatch would put these at the end."""
-    known = dict(METHODS)
+    """Order of methods after tests that leave some out; monkeypatch would put these at the end."""
+    known = [(methods, dict(methods)) for methods in (METHODS, COMBINED)]
     yield
-    METHODS.clear()
-    METHODS.update(known)
+    for methods, before in known:
+        methods.clear()
+        methods.update(before)
 
 
 @pytest.mark.slow
