@@ -76,7 +76,7 @@ def test_the_form_is_that_of_layers_of_few_outputs(actions: int, transposed: int
     tree = network.unravel(network.init(jax.random.key(0)))
 
     def loss(tree: dict) -> jax.Array:
-        policy, value = network.policy_and_value(tree, jnp.ones((4, 3)))
+        policy, value = network.evaluate(tree, jnp.ones((4, 3))).values()
         return jnp.sum(policy) + jnp.sum(value)
 
     program = str(jax.make_jaxpr(jax.grad(loss))(tree))

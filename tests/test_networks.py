@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax.agent.networks import ActorCritic, normalizer
-from stellaris_jax.agent.networks.actor_critic import ALIGNMENT
 from stellaris_jax.agent.networks.distributions import Categorical, DiagonalGaussian, for_space
+from stellaris_jax.agent.networks.policy_network import ALIGNMENT
 from stellaris_jax.config.sections import NetworkConfig
 from stellaris_jax.envs.base import Box, Discrete, Space
 

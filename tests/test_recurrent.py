@@ -161,7 +161,7 @@ def test_sequences_are_steps_after_one_another() -> None:
     """A learner's evaluation of a sequence equals an actor's step by step."""
     _, network, params, before, trajectory, _, samples = rolled("gru", False)
     tree = network.unravel(params)
-    logits, values = network.policy_and_value(tree, samples.obs, samples.past)
+    logits, values = network.evaluate(tree, samples.obs, samples.past).values()
     np.testing.assert_allclose(logits, samples.distribution, atol=1e-5)
     np.testing.assert_allclose(values, samples.value, atol=1e-5)
     np.testing.assert_allclose(network.value(tree, samples.obs, samples.past), samples.value, atol=1e-5)

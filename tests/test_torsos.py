@@ -73,9 +73,9 @@ def test_parameters_of_every_network_file(choice: str, observation: Box, action:
     assert network.size == size
     flat = jax.eval_shape(network.init, jax.random.key(0))
     outputs = jax.eval_shape(
-        lambda flat, obs: network.policy_and_value(network.unravel(flat), obs), flat, jnp.zeros((2, *observation.shape))
+        lambda flat, obs: network.evaluate(network.unravel(flat), obs), flat, jnp.zeros((2, *observation.shape))
     )
-    assert [x.shape for x in outputs] == [(2, network.distribution.size), (2,)]
+    assert [x.shape for x in outputs.values()] == [(2, network.distribution.size), (2,)]
 
 
 def test_every_network_file_is_tested() -> None:
@@ -131,16 +131,16 @@ def test_forward_pass_against_numpy(torso: str, observation: Box, shared: bool) 
     x: np.ndarray = np.random.default_rng(1).integers(0, 256, (2, *observation.shape), dtype=np.uint8)
     if observation.dtype == "float32":
         x = (x > 127).astype(np.float32)
-    outputs = jax.jit(network.policy_and_value)(tree, x)
-    for part, ours in (("actor", outputs[0]), ("critic", outputs[1][:, None])):
+    outputs = jax.jit(network.evaluate)(tree, x)
+    for part, ours in (("actor", outputs["distribution"]), ("critic", outputs["value"][:, None])):
         body = tree["body" if shared else part]
         (features,) = (layers for name, layers in body.items() if not name.startswith("Dense"))
         y = reference_torso(torso, x / 255.0 if x.dtype == np.uint8 else x, features).reshape(2, -1)
         y = np.tanh(y @ body["Dense_0"]["kernel"] + body["Dense_0"]["bias"])
         last = tree[part]["Dense_0" if shared else "Dense_1"]
         np.testing.assert_allclose(ours, y @ last["kernel"] + last["bias"], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(jax.jit(network.policy)(tree, x), outputs[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(jax.jit(network.value)(tree, x), outputs[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(network.policy)(tree, x), outputs["distribution"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(network.value)(tree, x), outputs["value"], rtol=1e-4, atol=1e-5)
 
 
 # Two forms of one function
@@ -266,7 +266,7 @@ def test_shared_body_is_differentiated_once_for_both() -> None:
 
         return str(jax.make_jaxpr(jax.grad(loss))(tree)).count("dot_general")
 
-    assert products(lambda tree: network.policy_and_value(tree, obs)) == 2 + 3 + 3 + 3
+    assert products(lambda tree: network.evaluate(tree, obs).values()) == 2 + 3 + 3 + 3
     assert products(lambda tree: (network.policy(tree, obs), network.value(tree, obs))) == 2 * (2 + 3) + 3 + 3
 
 

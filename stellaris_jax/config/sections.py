@@ -53,6 +53,8 @@ class EnvConfig(Section):
 
 @dataclass(frozen=True)
 class NetworkConfig(Section):
+    policy: str = knob("actor_critic", "the policy: what it computes from observations", kind="policy")
+    options: dict[str, Any] = knob({}, "options of the policy")
     torso: str = knob(
         "mlp",
         "layers before the hidden ones: convolutions with ReLUs on images [height, width, channels]; mlp has none",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
@@ -48,7 +48,7 @@ class Evaluation:
 
 
 def act(
-    network: ActorCritic,
+    network: PolicyNetwork,
     config: Config,
     tree: dict[str, Any],
     normalizers: Normalizers,
@@ -77,7 +77,7 @@ def act(
 
 def play(
     env: VecEnv,
-    network: ActorCritic,
+    network: PolicyNetwork,
     config: Config,
     params: jax.Array,
     normalizers: Normalizers,
@@ -134,7 +134,7 @@ class HostEvaluator:
     def __init__(
         self,
         env: HostEnv,
-        network: ActorCritic,
+        network: PolicyNetwork,
         config: Config,
         episodes: int,
         stopping: threading.Event | None = None,
@@ -205,7 +205,7 @@ class HostEvaluator:
 class Evaluator:
     """Evaluator of all seeds' policies at once; compiled on first use."""
 
-    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
+    def __init__(self, env: VecEnv, network: PolicyNetwork, config: Config, episodes: int):
         def run(
             params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
         ) -> tuple[jax.Array, jax.Array]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import code_location
@@ -82,7 +82,7 @@ class HostGroup:
 
 
 def acting(
-    network: ActorCritic, config: EnvConfig, of: int | None = None
+    network: PolicyNetwork, config: EnvConfig, of: int | None = None
 ) -> Callable[..., tuple[jax.Array, jax.Array, Carry]]:
     """Acting function of one group, not compiled yet.
 
@@ -124,7 +124,7 @@ def acting(
 def host_rollout(
     groups: Sequence[HostGroup],
     act: Act,
-    network: ActorCritic,
+    network: PolicyNetwork,
     length: int,
     beat: Callable[[], None] = silent,
 ) -> Trajectory:

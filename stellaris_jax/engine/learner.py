@@ -13,7 +13,8 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm, TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Versions, mean
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
+from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.spec import ProgramSpec
@@ -131,7 +132,7 @@ def _rows(loader: DataLoader, stored: Any) -> int:
     return rows
 
 
-def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
+def peer_log_ratio(network: PolicyNetwork, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
     """Smallest log-ratio min_i log(pi_i / mu) `[B]` over the policies of other learners in flight (Eq. 2).
 
     Each distinct version costs one forward pass of the policy.
@@ -155,7 +156,7 @@ def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch:
 
 
 def gradient(
-    network: ActorCritic,
+    network: PolicyNetwork,
     spec: ProgramSpec,
     hyper: Hyper,
     cache: Cache,
@@ -183,7 +184,7 @@ def gradient(
 
 
 def gradient_of(
-    network: ActorCritic, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
+    network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
 ) -> tuple[jax.Array, LossMetrics]:
     """Gradient `[P]` and metrics for fetched inputs."""
     batch, peers = clear_invalid(fetched.batch, spec.sequences), fetched.peers
@@ -241,7 +242,7 @@ def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     return Versions(fetched, jnp.where(count > 0, total / jnp.maximum(count, 1), fetched))
 
 
-def policy_kl(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
+def policy_kl(network: PolicyNetwork, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
     """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, where pi has the parameters `params` `[P]`."""
     batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
     fetched = versions.fetch(cache.ring, invocation.slot)
@@ -249,13 +250,13 @@ def policy_kl(network: ActorCritic, cache: Cache, params: jax.Array, invocation:
     return mean(network.distribution.kl(before, after), batch.valid)
 
 
-def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samples:
+def with_target(network: PolicyNetwork, target: jax.Array, batch: Samples) -> Samples:
     """Minibatch with the policy of the target network `[P]`."""
     return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs, batch.past))
 
 
 def loss(
-    network: ActorCritic,
+    network: PolicyNetwork,
     algorithm: Algorithm,
     batch: Samples,
     inputs: Callable[..., LossInputs],
@@ -267,9 +268,10 @@ def loss(
       network: the network.
       algorithm: the algorithm.
       batch: the minibatch.
-      inputs: function from the network's outputs `parameters` and `value` on the minibatch to the loss's inputs.
+      inputs: function from the network's outputs on the minibatch, fields of `LossInputs`, to the loss's inputs.
       tree: parameters of the network.
     """
-    parameters, value = network.policy_and_value(tree, batch.obs, batch.past)
-    complete = inputs(parameters=parameters, value=value)
+    outputs = dict(network.evaluate(tree, batch.obs, batch.past))
+    parameters, value = outputs.pop(DISTRIBUTION), outputs.pop(VALUE, None)
+    complete = inputs(parameters=parameters, value=value, outputs=outputs)
     return algorithm.bound(complete.hyper.options).loss(complete)

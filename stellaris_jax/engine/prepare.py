@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.gae import gae
-from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
 from stellaris_jax.config.sections import EnvConfig
@@ -64,7 +64,7 @@ class Collected(NamedTuple):
 
 
 def prepare(
-    network: ActorCritic,
+    network: PolicyNetwork,
     hyper: Hyper,
     config: EnvConfig,
     fragment: Fragment,
@@ -92,7 +92,7 @@ def prepare(
 
 
 def collected(
-    network: ActorCritic, config: EnvConfig, fragment: Fragment, present: jax.Array | None = None
+    network: PolicyNetwork, config: EnvConfig, fragment: Fragment, present: jax.Array | None = None
 ) -> Collected:
     """Data of a fragment, with values by its behaviour policy's critic.
 
@@ -120,7 +120,7 @@ def collected(
 
 
 def prepared(
-    network: ActorCritic,
+    network: PolicyNetwork,
     hyper: Hyper,
     config: EnvConfig,
     data: Collected,
@@ -162,7 +162,7 @@ def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajector
     return trajectory._replace(valid=everywhere if trajectory.valid is None else everywhere & trajectory.valid)
 
 
-def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array, carries: Carry = None) -> jax.Array:
+def values(network: PolicyNetwork, tree: dict[str, Any], obs: jax.Array, carries: Carry = None) -> jax.Array:
     """State values `[T, N]` of observations `[T, N, ...]`, in batches of steps, to bound the memory of activations.
 
     `carries` are the memory's states at the observations, `[T, N, ...]`; `None` without memory.
@@ -177,7 +177,7 @@ def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array, carries: 
 
 
 def remembered_values(
-    network: ActorCritic, tree: dict[str, Any], obs: jax.Array, past: Past
+    network: PolicyNetwork, tree: dict[str, Any], obs: jax.Array, past: Past
 ) -> tuple[jax.Array, Carry]:
     """State values `[T, N]` of observations `[T, N, ...]` in sequence, and the carry after each, `[T, N, ...]`."""
 
@@ -191,7 +191,7 @@ def remembered_values(
 
 
 def bootstrapped_values(
-    network: ActorCritic, fragment: Fragment, trajectory: Trajectory, obs: jax.Array, seen: Any
+    network: PolicyNetwork, fragment: Fragment, trajectory: Trajectory, obs: jax.Array, seen: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Values of the observations `obs` and of the next observations before any reset, both `[T, N]`.
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, Samples
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
@@ -38,7 +38,7 @@ class ProbeInputs:
       minibatches: minibatches of an epoch over it.
     """
 
-    network: ActorCritic
+    network: PolicyNetwork
     config: Config
     spec: ProgramSpec
     hyper: Hyper
@@ -63,7 +63,7 @@ class ProbeInputs:
         return learner.loss(network, spec.algorithm, batch, inputs, network.unravel(params))[0]
 
 
-def make_probe(network: ActorCritic, config: Config, spec: ProgramSpec, kind: str) -> Probe | None:
+def make_probe(network: PolicyNetwork, config: Config, spec: ProgramSpec, kind: str) -> Probe | None:
     """Compiled probe by its name; `None` for an empty name."""
     if not kind:
         return None

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coefficient
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import aggregator_of, rows
@@ -59,7 +59,7 @@ class Engine:
 
     loses_state = False  # whether a failure within a chunk leaves no state
 
-    def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec):
+    def __init__(self, options: EnvConfig, env: VecEnv | None, network: PolicyNetwork, spec: ProgramSpec):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
         # On one device, collectives would be copies with a rendezvous, so they are left out.

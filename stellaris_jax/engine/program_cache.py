@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk_cache import ChunkCache
 from stellaris_jax.engine.evaluate import Evaluator
@@ -38,17 +38,17 @@ class ProgramCache:
         self._cached: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
-    def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec) -> Engine:
+    def engine(self, config: Config, env: VecEnv | None, network: PolicyNetwork, spec: ProgramSpec) -> Engine:
         """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
         kind = HostEngine if spec.collection is not None and spec.host_fragments else Engine
         return self._once(("engine", *_shape(config), spec), lambda: kind(config.env, env, network, spec))
 
-    def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
+    def evaluator(self, config: Config, env: VecEnv, network: PolicyNetwork, episodes: int) -> Evaluator:
         """Evaluator that plays `episodes` episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         return self._once(key, lambda: Evaluator(env, network, config, episodes))
 
-    def probe(self, config: Config, network: ActorCritic, spec: ProgramSpec, kind: str) -> Probe | None:
+    def probe(self, config: Config, network: PolicyNetwork, spec: ProgramSpec, kind: str) -> Probe | None:
         """Probe that takes a scaling rule's measurements."""
         key = ("probe", *_shape(config), spec, config.scaling, kind)
         return self._once(key, lambda: make_probe(network, config, spec, kind))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.gae import linear_recurrence
-from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, reset_carry
 from stellaris_jax.config.sections import EnvConfig
@@ -120,7 +120,7 @@ def init_normalizers(observation_space: Box) -> Normalizers:
     return Normalizers(normalizer.init(observation_space.shape), normalizer.init(()))
 
 
-def init_actor(env: VecEnv | None, network: ActorCritic, keys: jax.Array) -> ActorState:
+def init_actor(env: VecEnv | None, network: PolicyNetwork, keys: jax.Array) -> ActorState:
     """Initial state of actors: freshly reset environments, one per key `[N]`; only totals without `env`."""
     totals = jnp.zeros((keys.shape[0], len(EpisodeTotals._fields)))
     if env is None:
@@ -160,7 +160,7 @@ class RolloutInputs(NamedTuple):
 
 def rollout(
     env: VecEnv,
-    network: ActorCritic,
+    network: PolicyNetwork,
     options: EnvConfig,
     steps: int,
     inputs: RolloutInputs,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, store, versions
@@ -43,7 +43,7 @@ class Shards(NamedTuple):
     """
 
     env: VecEnv | None
-    network: ActorCritic
+    network: PolicyNetwork
     options: EnvConfig
     spec: ProgramSpec
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
@@ -100,7 +100,7 @@ class StateLayout:
         self,
         options: EnvConfig,
         env: VecEnv | None,
-        network: ActorCritic,
+        network: PolicyNetwork,
         spec: ProgramSpec,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
     ):

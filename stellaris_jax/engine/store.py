@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.losses.common import LossMetrics, Samples
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
@@ -48,7 +48,7 @@ class Store(NamedTuple):
 
 
 def init_store(
-    network: ActorCritic, options: EnvConfig, spec: ProgramSpec, samples: Samples, statistics: RunningStatistics
+    network: PolicyNetwork, options: EnvConfig, spec: ProgramSpec, samples: Samples, statistics: RunningStatistics
 ) -> Store:
     """Empty store.
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from stellaris_jax.agent.losses import TargetNetwork
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.base.machine import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import options_of
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     host: bool = True
 
 
-def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: ActorCritic | None = None) -> None:
+def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: PolicyNetwork | None = None) -> None:
     """Raise ConfigError, with the sum, if a run needs more memory than the machine has.
 
     Args:
@@ -105,7 +105,7 @@ def needed(configs: Sequence[Config]) -> int:
     return PROCESS + int(max(most, default=0) / SPARE)
 
 
-def _sizes(config: Config, env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
+def _sizes(config: Config, env: VecEnv | HostEnv, network: PolicyNetwork) -> Sizes:
     inside, space = in_program(env), env.observation_space
     state = [] if inside is None else jax.tree.leaves(jax.eval_shape(partial(_state, inside)))
     return Sizes(

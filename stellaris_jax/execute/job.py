@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork, policy_network
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.spec import ProgramSpec, in_program
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
     config: Config
     env: VecEnv | HostEnv
-    network: ActorCritic
+    network: PolicyNetwork
     seeds: list[int]
     spec: ProgramSpec
     recording: Recording | None
@@ -62,7 +62,7 @@ def prepare(config: Config) -> Job:
     config = as_executed(config, recording)
     env = from_config(config.env)
     check_plugins(config)
-    network = ActorCritic(env.observation_space, env.action_space, config.network)
+    network = policy_network(env.observation_space, env.action_space, config.network)
     check_run(config, env, network)
     spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
     if spec.host_fragments:

@@ -17,7 +17,7 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, Versions
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import policy_network
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
@@ -67,7 +67,7 @@ class Functions:
     def __init__(self, config: Config):
         load_plugins(config.plugins)
         self.config, self.env = config, from_config(config.env)
-        self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
+        self.network = policy_network(self.env.observation_space, self.env.action_space, config.network)
         self.program_env = in_program(self.env)
         self.spec = ProgramSpec.of(config, host_fragments=self.program_env is None)
         self._programs = Programs()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_rollout import HostGroup, acting, compact, fingerprint, host_rollout, step_again
@@ -163,7 +163,7 @@ class HostActors:
       programs: compiled functions of the process.
     """
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, programs: Programs):
+    def __init__(self, env: HostEnv, network: PolicyNetwork, config: Config, programs: Programs):
         self.env, self.network, self.length = env, network, config.algorithm.rollout_length
         self._act = jax.jit(acting(network, config.env, config.env.num_envs))
         self._unravel = jax.jit(network.unravel)

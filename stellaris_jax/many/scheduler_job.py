@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import policy_network
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.sections import DelayConfig
@@ -108,7 +108,7 @@ class JobEnv(AutoResetEnv):
         spec = replace(spec, chunk_rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
         self.layout = spec.minibatch_layout
         self.scales = Scales.of(config)
-        network = ActorCritic(inner.observation_space, inner.action_space, config.network)
+        network = policy_network(inner.observation_space, inner.action_space, config.network)
         self.engine = Engine(config.env, inner, network, spec)
         self.observation_space = Box((FEATURES,), (-LIMIT,) * FEATURES, (LIMIT,) * FEATURES)
         self.action_space = Discrete(self.limits.maximum)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
+from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
@@ -41,7 +42,7 @@ class Policy:
         policy's actions are within these bounds.
     """
 
-    network: ActorCritic
+    network: PolicyNetwork
     params: jax.Array
     normalizers: Normalizers
     config: Config
@@ -95,7 +96,9 @@ class Policy:
 
     def _outputs(self, params: jax.Array, normalizers: Normalizers, obs: jax.Array) -> Outputs:
         network = self.network
-        distribution, value = network.policy_and_value(network.unravel(params), view(normalizers, obs, self.config.env))
+        outputs = network.evaluate(network.unravel(params), view(normalizers, obs, self.config.env))
+        distribution = outputs[DISTRIBUTION]
+        value = outputs[VALUE] if network.has_value else jnp.full(obs.shape[:1], jnp.nan)  # every format has a value
         return Outputs(self._bounded(network.distribution.mode(distribution)), distribution, value)
 
     def _bounded(self, action: jax.Array) -> jax.Array:

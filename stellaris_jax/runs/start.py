@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.machine import Part, check_fits
@@ -47,7 +47,7 @@ class Start(NamedTuple):
     statistics: Any
 
 
-def start_of(config: Config, network: ActorCritic) -> Start | None:
+def start_of(config: Config, network: PolicyNetwork) -> Start | None:
     """Start of a configuration's run; None for a fresh policy, or if the run has its own checkpoint.
 
     Args:
@@ -87,7 +87,7 @@ def _check_same(place: str, there: Config, here: Config) -> None:
             )
 
 
-def _check_spaces(place: str, spaces: Any, network: ActorCritic) -> None:
+def _check_spaces(place: str, spaces: Any, network: PolicyNetwork) -> None:
     """Raise ConfigError if a checkpoint's spaces differ from the network's; earlier versions stored none."""
     if not isinstance(spaces, dict):
         return
@@ -119,7 +119,7 @@ def _extract(place: str, leaves: list[np.ndarray]) -> Start:
     return Start(leaves[0], RunningStatistics._make(leaves[end - len(RunningStatistics._fields) : end]))
 
 
-def _fitting(place: str, start: Start, config: Config, network: ActorCritic) -> Start:
+def _fitting(place: str, start: Start, config: Config, network: PolicyNetwork) -> Start:
     """Start with one row per seed of this run; a single stored row is repeated. Raises ConfigError if shapes differ."""
     shape = network.observation_space.shape
     stored = start.statistics.mean.shape[1:]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Sharding
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk, Following
 from stellaris_jax.engine.evaluate import Evaluator
@@ -33,7 +33,7 @@ class CompiledSource:
 
     actors_in_flight = None
 
-    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, spec: ProgramSpec, programs: ProgramCache):
+    def __init__(self, env: VecEnv, network: PolicyNetwork, config: Config, spec: ProgramSpec, programs: ProgramCache):
         self.env, self.network, self.config, self.spec = env, network, config, spec
         self.programs = programs
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk, Following
@@ -55,7 +55,7 @@ class HostSource:
     def __init__(
         self,
         env: HostEnv,
-        network: ActorCritic,
+        network: PolicyNetwork,
         config: Config,
         spec: ProgramSpec,
         seeds: list[int],

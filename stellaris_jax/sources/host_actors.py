@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_rollout import (
@@ -77,7 +77,9 @@ class Actors:
       stopping: event that stops the run (see `stellaris_jax.envs.watch`).
     """
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int], stopping: threading.Event):
+    def __init__(
+        self, env: HostEnv, network: PolicyNetwork, config: Config, seeds: list[int], stopping: threading.Event
+    ):
         self.env, self.config, self.seeds = env, config, seeds
         self.network, self.distribution = network, network.distribution
         normalizers = init_normalizers(env.observation_space)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_program import HostWave
@@ -48,7 +48,7 @@ class ShardPolicies:
       spec: its program spec.
     """
 
-    def __init__(self, network: ActorCritic, config: Config, spec: ProgramSpec):
+    def __init__(self, network: PolicyNetwork, config: Config, spec: ProgramSpec):
         self.network, self.spec = network, spec
         self._act = jax.jit(acting(network, config.env))
         # Each shard acts for a part of the environments, with the noise that it has among all of them.

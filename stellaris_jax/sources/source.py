@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 from jax.sharding import Sharding
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk, Following
 from stellaris_jax.engine.evaluate import Evaluator, HostEvaluator
@@ -96,7 +96,7 @@ class Source(Protocol):
 
 def source_of(
     env: VecEnv | HostEnv,
-    network: ActorCritic,
+    network: PolicyNetwork,
     config: Config,
     spec: ProgramSpec,
     seeds: list[int],

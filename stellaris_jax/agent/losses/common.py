@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import mul
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +92,12 @@ class LossInputs(NamedTuple):
       kl_coefficient: weight of the KL penalty, a scalar.
       steps: T of a minibatch of sequences.
       parameters: parameters of `distribution` under the learner's policy, `[B, D]`.
-      value: values from the learner's critic, `[B]`.
+      value: values from the learner's critic, `[B]`; `None` without a critic.
       peer_log_ratio: smallest log-ratio of other learners' policies (Eq. 2), see `truncated_ratio`.
       truncation: mode of the truncation (Eq. 2), see `truncated_ratio`.
       masks: masks of samples.
       versions: versions of the policies.
+      outputs: other outputs of the learner's policy, by name, `[B, ...]`.
     """
 
     batch: Samples
@@ -103,11 +106,12 @@ class LossInputs(NamedTuple):
     kl_coefficient: Number
     steps: int
     parameters: jax.Array
-    value: jax.Array
+    value: Any
     peer_log_ratio: jax.Array | None = None
     truncation: str = "none"
     masks: tuple[Mask, ...] = ()
     versions: Versions | None = None
+    outputs: Mapping[str, jax.Array] = MappingProxyType({})
 
     @property
     def log_prob(self) -> jax.Array:

@@ -1,33 +1,26 @@
-"""Actor-critic networks over flat parameter vectors.
-
-A policy version is one vector `[P]`, so the version ring, the accumulator and the optimizer work on single arrays.
-The vector is padded with zeros to a multiple of `ALIGNMENT`: XLA does not vectorise loops over other lengths, which
-made an Adam step four times slower.
-"""
+"""Actor-critic: a policy and a value network with a common torso or their own, with or without memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.agent.networks.convolution import Initializer
 from stellaris_jax.agent.networks.dense import product
-from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distribution, for_space
+from stellaris_jax.agent.networks.distributions import DiagonalGaussian
+from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE, PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry, Past, Trunk, unroll
 from stellaris_jax.agent.networks.torsos import check_observation, torso
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.sections import NetworkConfig
 from stellaris_jax.envs.base import Box, Space
 
-ALIGNMENT = 64
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of state-dependent log-deviations."""
@@ -98,8 +91,9 @@ class MLP(nn.Module):
         return x if self.output_init is None else layer(self.outputs, kernel_init=self.output_init)(x)
 
 
-class ActorCritic:
-    """Policy and value network over one flat vector of parameters `[P]`; `size` counts the parameters.
+@register.policy("actor_critic")
+class ActorCritic(PolicyNetwork):
+    """Policy and value network; a subclass may have another `distribution`.
 
     The two networks share no parameters, or with `network.shared` all but their output layers. The log-deviations of a
     Gaussian policy are free parameters, one per action dimension and initially 0. With `network.log_std=state` they
@@ -112,13 +106,11 @@ class ActorCritic:
       ConfigError: the torso cannot read the observations.
     """
 
+    outputs = (DISTRIBUTION, VALUE)
+
     def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
+        super().__init__(observation_space, action_space, config)
         check_observation(config.torso, observation_space.shape)
-        self.distribution: Distribution = for_space(action_space)
-        gaussian = isinstance(self.distribution, DiagonalGaussian)
-        self.free_log_std = gaussian and config.log_std == "free"
-        self._state_log_std = gaussian and config.log_std == "state"
-        outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
         start = INITIALIZATIONS[config.init]
         inner = (config.torso, tuple(config.hidden), config.activation, start.kernel(start.inner))
         cell = register.memory[config.memory](config.memory_size, start.kernel(1.0))
@@ -126,25 +118,25 @@ class ActorCritic:
         self._trunks: dict[str, MLP | Trunk] = {}
         for name in ("body",) if config.shared else ("actor_body", "critic_body") if self.recurrent else ():
             self._trunks[name] = Trunk(MLP(*inner), cell) if self.recurrent else MLP(*inner)
-        above = ("mlp", (), *inner[2:]) if self._trunks else inner
-        self._actor = MLP(*above, outputs, start.kernel(start.actor))
-        self._critic = MLP(*above, 1, start.kernel(start.critic))
-        self.observation_space, self.action_space, self.config = observation_space, action_space, config
-        self._template = jax.eval_shape(lambda: self._init_tree(jax.random.key(0)))
-        self.size: int = sum(leaf.size for leaf in jax.tree.leaves(self._template))
-        self._tail = np.zeros(-self.size % ALIGNMENT, np.float32)
+        self._above = ("mlp", (), *inner[2:]) if self._trunks else inner
+        self._critic = MLP(*self._above, 1, start.kernel(start.critic))
 
     @cached_property
-    def _unravel(self) -> Callable[[jax.Array], Any]:
-        # Shapes are enough. Arrays may be too large to allocate, and would add operations to the program being traced.
-        functions: list[Callable[[jax.Array], Any]] = []
-        jax.eval_shape(lambda tree: functions.append(ravel_pytree((tree, self._tail))[1]), self._template)
-        return functions[0]
+    def _actor(self) -> MLP:
+        start = INITIALIZATIONS[self.config.init]
+        outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
+        return MLP(*self._above, outputs, start.kernel(start.actor))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled
+    @property
+    def free_log_std(self) -> bool:
+        """Whether the log-deviations of a Gaussian policy are free parameters."""
+        return isinstance(self.distribution, DiagonalGaussian) and self.config.log_std == "free"
 
-    def _init_tree(self, key: jax.Array) -> dict[str, Any]:
+    @property
+    def _state_log_std(self) -> bool:
+        return isinstance(self.distribution, DiagonalGaussian) and self.config.log_std == "state"
+
+    def init_tree(self, key: jax.Array) -> dict[str, Any]:
         tree: dict[str, Any] = {}
         features = jnp.zeros((1, *self.observation_space.shape))
         actor_key, critic_key, *keys = jax.random.split(key, 2 + len(self._trunks))
@@ -162,19 +154,6 @@ class ActorCritic:
             tree["log_std"] = jnp.zeros(self.distribution.size // 2)
         return tree
 
-    def init(self, key: jax.Array) -> jax.Array:
-        """Fresh parameters `[P]`."""
-        return self.ravel(self._init_tree(key))
-
-    def ravel(self, tree: dict[str, Any]) -> jax.Array:
-        """Vector `[P]` of a tree of parameters or gradients."""
-        return ravel_pytree((tree, self._tail))[0]
-
-    def unravel(self, flat: jax.Array) -> dict[str, Any]:
-        """Tree of the parameters in a vector `[P]`."""
-        tree: dict[str, Any] = self._unravel(flat)[0]
-        return tree
-
     def policy(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> jax.Array:
         """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
         return self._policy(tree, self._features(tree, "actor", obs, past))
@@ -183,9 +162,7 @@ class ActorCritic:
         """State values `[B]`; `tree` is `unravel(flat)`."""
         return self._value(tree, self._features(tree, "critic", obs, past))
 
-    def policy_and_value(
-        self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def evaluate(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> Mapping[str, jax.Array]:
         """`policy` and `value` for the same observations.
 
         Differentiates a shared body once. Two calls would differentiate it twice: the compiler merges equal forward
@@ -194,7 +171,7 @@ class ActorCritic:
         of_policy = of_value = self._features(tree, "actor", obs, past)
         if self._trunk("actor") != self._trunk("critic"):
             of_value = self._features(tree, "critic", obs, past)
-        return self._policy(tree, of_policy), self._value(tree, of_value)
+        return {DISTRIBUTION: self._policy(tree, of_policy), VALUE: self._value(tree, of_value)}
 
     # Step by step ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 from flax import serialization
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks import policy_network
 from stellaris_jax.base.inputs import DOCUMENT
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import DEEPEST, shown
@@ -40,8 +40,8 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
 def read(data: bytes) -> Policy:
     """Read the policy in a file.
 
-    Nothing is imported for it: a plug-in's torso must be registered already. No array is made before the metadata is
-    checked and the arrays in the file match its network.
+    Nothing is imported for it: a plug-in's policy and torso must be registered already. No array is made before the
+    metadata is checked and the arrays in the file match its network.
 
     Raises:
       ValueError: the file holds no policy.
@@ -51,15 +51,16 @@ def read(data: bytes) -> Policy:
     metadata = Metadata.from_json(tree["metadata"])
     settings: dict[str, Any] = {f"network.{name}": value for name, value in metadata.network.items()}
     config = Config().replace({**settings, "env.normalize_observation": metadata.normalize_observation})
-    if config.network.torso not in register.torso:
-        raise ValueError(f"its torso {config.network.torso} is a plug-in's; import that first")
+    for kind in ("policy", "torso"):
+        if (name := getattr(config.network, kind)) not in register[kind]:
+            raise ValueError(f"its {kind} {name} is a plug-in's; import that first")
     size = sum(array.size for array in _arrays(tree["params"]))
     if max(config.network.hidden, default=0) > size:
         raise ValueError(f"its network.hidden is {shown(metadata.network['hidden'])}, but it holds {size} parameters")
     observations: Box = space_from_data(metadata.observation_space)  # type: ignore[assignment]
     actions = space_from_data(metadata.action_space)
     own_actions = actions if metadata.rescale_action and isinstance(actions, Box) else None
-    network = ActorCritic(observations, actions if own_actions is None else unit_box(own_actions), config.network)
+    network = policy_network(observations, actions if own_actions is None else unit_box(own_actions), config.network)
     if network.size != size:
         raise ValueError(f"its network has {network.size} parameters, but it holds {size}")
     _match("params", jax.eval_shape(lambda: network.unravel(network.init(jax.random.key(0)))), tree["params"])

@@ -56,9 +56,12 @@ class Graph:
 def policy_graph(graph: Graph, policy: Policy) -> None:
     """Add a policy, from `observation` to `action`, `distribution` and `value`.
 
-    Raises ConfigError for a plug-in's torso.
+    Raises ConfigError for a plug-in's policy or torso.
     """
     network = policy.network
+    if type(network) is not ActorCritic:
+        named = f"network.policy={network.config.policy}"
+        raise ConfigError(f"--to onnx knows our own policies, not {named}; stablehlo and flax take any.")
     tree = jax.tree.map(np.asarray, jax.device_get(network.unravel(policy.params)))
     features = _observed(graph, policy)
     if "body" in tree:

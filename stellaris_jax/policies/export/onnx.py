@@ -28,7 +28,7 @@ SUGGESTION = "pip install 'stellaris-jax[onnx]'"
 
 
 def write(policy: Policy, metadata: Metadata) -> bytes:
-    """Contents of a policy's file. Raises ConfigError for a plug-in's torso."""
+    """Contents of a policy's file. Raises ConfigError for a plug-in's policy or torso."""
     try:
         import onnx
     except ImportError:
