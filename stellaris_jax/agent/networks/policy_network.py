@@ -1,0 +1,149 @@
+"""Base class of policies: networks that choose actions, over one flat vector of parameters.
+
+A policy version is one vector `[P]`, so the version ring, the accumulator and the optimizer work on single arrays.
+The vector is padded with zeros to a multiple of `ALIGNMENT`: XLA does not vectorise loops over other lengths, which
+made an Adam step four times slower.
+
+To add a policy, subclass `PolicyNetwork` or `ActorCritic` and register it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from stellaris_jax.agent.networks.distributions import Distribution, for_space
+from stellaris_jax.agent.networks.recurrent import Carry, Past
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.optioned import Optioned
+from stellaris_jax.config.sections import NetworkConfig
+from stellaris_jax.envs.base import Box, Space
+
+ALIGNMENT = 64
+DISTRIBUTION, VALUE = "distribution", "value"
+"""Names of outputs: parameters of the action distribution `[B, D]`, and state values `[B]`."""
+
+
+class PolicyNetwork(Optioned):
+    """Policy with options, which `network.options` sets; `size` counts its parameters.
+
+    A tree of parameters is a nested dictionary of arrays.
+
+    Args:
+      observation_space, action_space: spaces of the environment.
+      config: section `network` of the configuration.
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = (DISTRIBUTION,)
+    """Names of what `evaluate` returns. An algorithm that needs others refuses the policy."""
+
+    def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
+        super().__init__(config.options)
+        self.observation_space, self.action_space, self.config = observation_space, action_space, config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.observation_space, self.action_space, self.config)  # functions cannot be pickled
+
+    # What a policy defines ---------------------------------------------------------------------------------------
+
+    def init_tree(self, key: jax.Array) -> dict[str, Any]:
+        """Fresh parameters, as a tree."""
+        raise NotImplementedError
+
+    def act(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
+        """Step of the policy: (observations `[n, ...]`, carry) -> (parameters of the distribution `[n, D]`, carry)."""
+        raise NotImplementedError
+
+    def evaluate(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> Mapping[str, jax.Array]:
+        """Outputs for a minibatch, by the names in `outputs`; arrays `[B, ...]`.
+
+        Args:
+          tree: parameters.
+          obs: observations, `[B, ...]`.
+          past: context of the sequences that the observations form; `None` without memory.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """Action distribution; by default the one for the action space."""
+        return for_space(self.action_space)
+
+    def policy(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> jax.Array:
+        """Parameters `[B, D]` of the action distribution."""
+        return self.evaluate(tree, obs, past)[DISTRIBUTION]
+
+    def value(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> jax.Array:
+        """State values `[B]`, if `outputs` has them."""
+        return self.evaluate(tree, obs, past)[VALUE]
+
+    # Memory ------------------------------------------------------------------------------------------------------
+
+    recurrent = False
+    """Whether actions depend on a carry: on what the policy remembers of an episode."""
+
+    def initial_carry(self, number: int) -> Carry:
+        """Carry of `number` environments at the start of an episode; `None` without memory."""
+        return None
+
+    def value_step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
+        """Step of the critic: (observations, carry) -> (values `[n]`, next carry); needed with memory only."""
+        raise NotImplementedError
+
+    # The vector of parameters ------------------------------------------------------------------------------------
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the policy has a critic."""
+        return VALUE in self.outputs
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """Fresh parameters `[P]`."""
+        return self.ravel(self.init_tree(key))
+
+    def ravel(self, tree: dict[str, Any]) -> jax.Array:
+        """Vector `[P]` of a tree of parameters or gradients."""
+        return ravel_pytree((tree, self._tail))[0]
+
+    def unravel(self, flat: jax.Array) -> dict[str, Any]:
+        """Tree of the parameters in a vector `[P]`."""
+        tree: dict[str, Any] = self._unravel(flat)[0]
+        return tree
+
+    @cached_property
+    def template(self) -> dict[str, Any]:
+        """Shapes and dtypes of the parameters, as a tree."""
+        return jax.eval_shape(lambda: self.init_tree(jax.random.key(0)))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters, without the padding."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.template))
+
+    @cached_property
+    def _tail(self) -> np.ndarray:
+        return np.zeros(-self.size % ALIGNMENT, np.float32)
+
+    @cached_property
+    def _unravel(self) -> Callable[[jax.Array], Any]:
+        # Shapes are enough. Arrays may be too large to allocate, and would add operations to the program being traced.
+        functions: list[Callable[[jax.Array], Any]] = []
+        jax.eval_shape(lambda tree: functions.append(ravel_pytree((tree, self._tail))[1]), self.template)
+        return functions[0]
+
+
+def policy_network(observation_space: Box, action_space: Space, config: NetworkConfig) -> PolicyNetwork:
+    """Policy that `network.policy` names, for the spaces of an environment.
+
+    Raises:
+      ConfigError: the policy cannot read the observations.
+      ValueError: there is no action distribution for the space.
+    """
+    network: PolicyNetwork = register.policy[config.policy](observation_space, action_space, config)
+    assert network.size > 0, "a policy has parameters"
+    return network
