@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossInputs
+from stellaris_jax.agent.losses.common import LossInputs, drift
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import completed
@@ -62,7 +62,8 @@ def numbers_and_options(algorithm: AlgorithmConfig) -> SimpleNamespace:
 
 def loss_of(algorithm: AlgorithmConfig, inputs: LossInputs) -> Any:
     """The loss of an algorithm with its options, and its metrics."""
-    return register.algorithm[algorithm.name](algorithm.options).loss(inputs)
+    value, metrics = register.algorithm[algorithm.name](algorithm.options).loss(inputs)
+    return value, {**metrics, **drift(inputs)}
 
 
 def hyper_of(algorithm: AlgorithmConfig | None = None, rho: float = 1.0) -> Hyper:

@@ -16,7 +16,7 @@ from training import assert_resumes, steps, tiny
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.losses.common import DRIFT, METRICS, Metrics
 from stellaris_jax.agent.optimizers import varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import options_of
@@ -46,10 +46,10 @@ def correction(name: str, **options: float) -> Correction:
     return made.bound({key: jnp.float32(value) for key, value in options.items()})
 
 
-def metrics(ess: Any = 1.0) -> LossMetrics:
+def metrics(ess: Any = 1.0) -> Metrics:
     """Factors of gradients whose minibatches have this effective sample size."""
     zeros, ess = jnp.zeros(L), jnp.broadcast_to(jnp.asarray(ess, jnp.float32), L)
-    return LossMetrics(*[zeros] * 6, ratio=jnp.ones(L), ratio_square=1.0 / ess)
+    return {**dict.fromkeys((*METRICS, *DRIFT), zeros), "ratio": jnp.ones(L), "ratio_square": 1.0 / ess}
 
 
 def drawn(seed: int, staleness: Any = 0) -> tuple[Stack, Context]:

@@ -177,9 +177,9 @@ def test_loss_and_gradient_against_numpy(algorithm: AlgorithmConfig) -> None:
 
     (result, metrics), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(logits, value)
     expected = numpy_loss(logits, value, batch, coefficient, algorithm)
-    ours = {"loss": result, **metrics._asdict()}
+    ours = {"loss": result, **metrics}
     assert {name: float(ours[name]) for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    assert 0.0 < expected["clip_fraction"] < 1.0 and metrics.truncated_fraction == 0.0
+    assert 0.0 < expected["clip_fraction"] < 1.0 and metrics["truncated_fraction"] == 0.0
 
     # The gradient by central differences of the float64 loss.
     inputs = [logits.astype(np.float64), value.astype(np.float64)]

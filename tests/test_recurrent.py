@@ -144,7 +144,7 @@ def test_equals_numpy(memory: str, shared: bool, distance: float) -> None:
         return ppo(at, [of_env(before, n) for n in envs], chosen, 0.5, 0.1, KL)
 
     expected = gradient(loss, np.asarray(other, np.float64)[used])
-    assert np.abs(expected).max() > 0.05 and 0.0 < metrics.clip_fraction < 1.0
+    assert np.abs(expected).max() > 0.05 and 0.0 < metrics["clip_fraction"] < 1.0
     np.testing.assert_allclose(np.asarray(found)[used], expected, atol=1e-5)
 
 

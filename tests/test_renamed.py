@@ -9,7 +9,6 @@ import pytest
 
 from stellaris_jax import Admission, Cell
 from stellaris_jax.agent.losses import masks
-from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.engine.corrections import Context
 
 
@@ -22,7 +21,7 @@ def test_mask_inputs() -> None:
 
 def test_newest_params() -> None:
     params = jnp.ones(3)
-    context = Context(jnp.zeros(1, jnp.int32), params[None], params, LossMetrics(*jnp.zeros(len(LossMetrics._fields))))
+    context = Context(jnp.zeros(1, jnp.int32), params[None], params, {})
     with pytest.warns(FutureWarning, match=r"Context\.newest is called newest_params now"):
         assert context.newest is params
 

@@ -266,7 +266,7 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
     expected = numpy_loss(name, given_, given_, smallest, mode, rho, algorithm)
-    found = {"loss": result, **metrics._asdict()}
+    found = {"loss": result, **metrics}
     assert {key: float(found[key]) for key in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert 0.0 < expected["clip_fraction"] < 1.0 and (expected["truncated_fraction"] > 0.0) == (mode != "none")
 

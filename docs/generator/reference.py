@@ -38,7 +38,7 @@ GROUPS = {
         ["timeline.view.View", "timeline.data_admission.DataView", "timeline.records.Fragment",
          "timeline.records.Gradient", "timeline.records.Group", "timeline.records.Round",
          "timeline.scaling.rules.RoundSummary", "timeline.scaling.limits.Limits", "agent.losses.common.LossInputs",
-         "agent.losses.common.Samples", "agent.losses.common.LossMetrics", "agent.losses.common.total",
+         "agent.losses.common.Samples", "agent.losses.common.Metrics", "agent.losses.common.total",
          "agent.losses.masks.MaskInputs", "engine.corrections.Stack", "engine.corrections.Context",
          "live.pool.Call", "live.pool.Done", "live.functions.Functions",
          "engine.corrections.Average", "engine.corrections.GroupAverage"],

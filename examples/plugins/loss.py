@@ -6,25 +6,22 @@ stellaris-jax train plugins=[loss.py] algorithm.name=a2c algorithm.options.most=
 import jax.numpy as jnp
 
 import stellaris_jax as sj
-from stellaris_jax.agent.losses.common import LossMetrics, total
+from stellaris_jax.agent.losses.common import total
 
 
 @sj.register.algorithm("a2c")
 class A2C(sj.Algorithm):
     """Policy gradient of the advantages that came with the data, and the squared error of the critic."""
 
+    metrics = {"policy_loss": "loss of the policy", "value_loss": "loss of the critic", "entropy": "entropy in nats"}
     most: float = sj.knob(10.0, "advantages count no more than this, up or down", within="(0, inf)")
 
     def loss(self, inputs):
         """`self.most` is an array here: runs with other values of it share a compiled program."""
         batch = inputs.batch
-        nothing = jnp.zeros_like(inputs.value)
-        terms = LossMetrics(
-            policy_loss=-jnp.clip(batch.advantage, -self.most, self.most) * inputs.log_prob,
-            value_loss=0.5 * jnp.square(inputs.value - batch.target),
-            entropy=inputs.distribution.entropy(inputs.parameters),
-            kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=nothing,
-            truncated_fraction=nothing,
-        )
+        terms = {
+            "policy_loss": -jnp.clip(batch.advantage, -self.most, self.most) * inputs.log_prob,
+            "value_loss": 0.5 * jnp.square(inputs.value - batch.target),
+            "entropy": inputs.distribution.entropy(inputs.parameters),
+        }
         return total(terms, inputs)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.losses.common import Metrics, effective_sample_size
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
 from stellaris_jax.config.optioned import Numbered
@@ -45,7 +45,7 @@ class Context(NamedTuple):
       staleness: staleness of each gradient in versions, int32 `[L]`.
       fetched: policy that each gradient was computed on, `[L, P]`.
       newest_params: policy that the gradients are applied to, `[P]`.
-      metrics: metrics of the gradients' losses, each `[L]`.
+      metrics: metrics of the gradients' losses by name, each `[L]`.
       kl: mean KL(fetched || newest) over each minibatch, `[L]`; `None` unless a correction declares `needs_kl`.
       axis: mesh axis over which the stack is sharded; `None` on one device.
     """
@@ -53,7 +53,7 @@ class Context(NamedTuple):
     staleness: jax.Array
     fetched: jax.Array
     newest_params: jax.Array
-    metrics: LossMetrics
+    metrics: Metrics
     kl: jax.Array | None = None
     axis: str | None = None
 
@@ -304,7 +304,7 @@ class EffectiveSampleSize(Correction):
     )
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        share = jnp.sqrt(jnp.minimum(context.metrics.ess / self.ess_reference, 1.0))
+        share = jnp.sqrt(jnp.minimum(effective_sample_size(context.metrics) / self.ess_reference, 1.0))
         return stack._replace(weights=stack.weights * share), state
 
 

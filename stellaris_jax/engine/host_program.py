@@ -293,7 +293,7 @@ class HostRound:
         self.rollers: list[Roller] = inputs.fragment  # type: ignore[assignment]
         self.learn = engine.compiled[engine.key(inputs.plan, inputs.width)]
         self.hyper = engine.replicated(inputs.hyper)
-        start = SoFar.start(inputs.state)
+        start = SoFar.start(inputs.state, engine.spec.metrics)
         # Each sum has an array of its own, because programs take them over.
         sums: SoFar = jax.tree.map(jnp.copy, start._replace(state=None))  # type: ignore[arg-type]
         self.so_far: SoFar = engine.replicated(sums._replace(state=start.state))

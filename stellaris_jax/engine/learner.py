@@ -12,7 +12,7 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm, TargetNetwork
-from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Versions, mean
+from stellaris_jax.agent.losses.common import LossInputs, Metrics, Samples, Versions, drift, mean
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.engine import versions
@@ -161,7 +161,7 @@ def gradient(
     hyper: Hyper,
     cache: Cache,
     invocation: Invocation,
-) -> tuple[jax.Array, LossMetrics]:
+) -> tuple[jax.Array, Metrics]:
     """Gradient `[P]` and metrics of one learner invocation.
 
     Args:
@@ -183,9 +183,7 @@ def gradient(
     return gradient_of(network, spec, hyper, fetched)
 
 
-def gradient_of(
-    network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
-) -> tuple[jax.Array, LossMetrics]:
+def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, Metrics]:
     """Gradient `[P]` and metrics for fetched inputs."""
     batch, peers = clear_invalid(fetched.batch, spec.sequences), fetched.peers
     inputs = partial(
@@ -261,7 +259,7 @@ def loss(
     batch: Samples,
     inputs: Callable[..., LossInputs],
     tree: dict[str, Any],
-) -> tuple[jax.Array, LossMetrics]:
+) -> tuple[jax.Array, Metrics]:
     """Loss of a minibatch, and its metrics.
 
     Args:
@@ -274,4 +272,5 @@ def loss(
     outputs = dict(network.evaluate(tree, batch.obs, batch.past))
     parameters, value = outputs.pop(DISTRIBUTION), outputs.pop(VALUE, None)
     complete = inputs(parameters=parameters, value=value, outputs=outputs)
-    return algorithm.bound(complete.hyper.options).loss(complete)
+    value, metrics = algorithm.bound(complete.hyper.options).loss(complete)
+    return value, {**metrics, **drift(complete)}

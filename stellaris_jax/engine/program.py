@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import Metrics, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
@@ -178,7 +178,7 @@ class Engine:
         return self._aggregated(inputs, cache, wave_state, wave, gradients, metrics)
 
     def aggregate(
-        self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave, gradients: jax.Array, metrics: LossMetrics
+        self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave, gradients: jax.Array, metrics: Metrics
     ) -> WaveCarry:
         """Aggregate a wave's gradients `[L, P]`; publish if a group is complete."""
         wave_state = wave_state.published()
@@ -192,7 +192,7 @@ class Engine:
         wave_state: WaveCarry,
         wave: Wave,
         gradients: jax.Array,
-        metrics: LossMetrics,
+        metrics: Metrics,
     ) -> WaveCarry:
         hyper, context = self._corrected(inputs.hyper, cache, wave_state, wave, metrics)
         updates, aggregator = self.aggregator(hyper).update(
@@ -223,7 +223,7 @@ class Engine:
         )
 
     def _corrected(
-        self, hyper: Hyper, cache: Cache, wave_state: WaveCarry, wave: Wave, metrics: LossMetrics
+        self, hyper: Hyper, cache: Cache, wave_state: WaveCarry, wave: Wave, metrics: Metrics
     ) -> tuple[Hyper, Context | None]:
         """Hyper-parameters after the corrections, and the corrections' context; `None` without corrections."""
         corrections = self.spec.corrections
@@ -245,10 +245,12 @@ class Engine:
     ) -> tuple[EngineState, RoundMetrics]:
         """State after the round, and the round's metrics."""
         state = wave_state.end(state)
-        gradients = GradientSums.of(wave_state.sums).gradients
-        means = GradientSums.of(wave_state.sums / jnp.maximum(gradients, 1.0))
-        adapted = adapt_kl_coefficient(state.kl_coefficient, means.loss.kl, hyper.kl_target)
-        coefficient = jnp.where(gradients > 0, adapted, state.kl_coefficient)
+        gradients = GradientSums.of(wave_state.sums, self.spec.metrics).gradients
+        means = GradientSums.of(wave_state.sums / jnp.maximum(gradients, 1.0), self.spec.metrics)
+        coefficient = state.kl_coefficient
+        if "kl" in means.loss:
+            adapted = adapt_kl_coefficient(coefficient, means.loss["kl"], hyper.kl_target)
+            coefficient = jnp.where(gradients > 0, adapted, coefficient)
         rejected = state.aggregator.rejected
         updates = jnp.maximum(wave_state.update_sums.updates, 1.0)
         metrics = RoundMetrics(
@@ -297,7 +299,7 @@ class Engine:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
-                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state))
+                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state, self.spec.metrics))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
                 done = steps.run(state, r)
@@ -307,7 +309,7 @@ class Engine:
             metrics = metrics._replace(dropped_episodes=dropped)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
-        history = RoundMetrics.zeros((self.shape.rounds, *lead), drops=self.shards is not None)
+        history = RoundMetrics.zeros((self.shape.rounds, *lead), self.spec.metrics, drops=self.shards is not None)
         state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
         if seeds == 1:
             state = jax.tree.map(lambda x: x[None], state)

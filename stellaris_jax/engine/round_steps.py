@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,14 +45,14 @@ class SoFar(NamedTuple):
     dropped: EpisodeStatistics
 
     @classmethod
-    def start(cls, state: EngineState) -> SoFar:
-        """State at a round's begin, or where its last stretch has ended."""
+    def start(cls, state: EngineState, names: Sequence[str]) -> SoFar:
+        """State at a round's begin, or where its last stretch has ended; `names` are those of the losses' metrics."""
         if state.partial is not None:
             sums, rest = state.partial[..., :-9], jnp.moveaxis(state.partial[..., -9:], -1, 0)
             episodes = (EpisodeStatistics(*rest[3:6]), EpisodeStatistics(*rest[6:]))
             return cls(state, sums, UpdateSums(*rest[:3]), *episodes)
         none = EpisodeStatistics(*[jnp.zeros(state.round.shape)] * len(EpisodeStatistics._fields))
-        start = WaveCarry.start(state)
+        start = WaveCarry.start(state, names)
         return cls(state, start.sums, start.update_sums, none, none)
 
     @property
@@ -85,7 +85,8 @@ class RoundSteps(NamedTuple):
 
     def run(self, state: EngineState, round_: jax.Array) -> SoFar:
         """Execute a round's steps."""
-        done: SoFar = loop(self.plan.bounds[round_], partial(self._step, round_), SoFar.start(state))
+        start = SoFar.start(state, self.shards.spec.metrics)
+        done: SoFar = loop(self.plan.bounds[round_], partial(self._step, round_), start)
         return done
 
     def paused(self, before: SoFar, after: EngineState) -> EngineState:

@@ -162,7 +162,7 @@ class SeedStates:
             state: EngineState, plan: Plan, fragment: Any, width: int, envs: list[int]
         ) -> tuple[EngineState, RoundMetrics]:
             if not any(envs):
-                return passed(state, rounds)
+                return passed(state, rounds, self.engine.spec.metrics)
             return self.engine.run(EngineInputs(state, self.hyper, plan, fragment, width), rounds)
 
         if self.engine.loses_state:
@@ -217,9 +217,9 @@ def joined(parts: list[T]) -> T:
     return whole
 
 
-def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
+def passed(state: EngineState, rounds: int, names: Sequence[str]) -> tuple[EngineState, RoundMetrics]:
     """State and metrics of finished seeds: only the round counter advances."""
-    metrics = RoundMetrics.zeros((rounds, *state.round.shape), drops=state.store is not None)
+    metrics = RoundMetrics.zeros((rounds, *state.round.shape), names, drops=state.store is not None)
     metrics = metrics._replace(
         rejected=metrics.rejected + state.aggregator.rejected,
         kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 
 from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
+from stellaris_jax.agent.losses.common import DRIFT
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
@@ -94,6 +95,11 @@ class ProgramSpec:
         )
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the losses' metrics."""
+        return (*self.algorithm.metrics, *DRIFT)
+
+    @property
     def sequences(self) -> bool:
         """Whether minibatches hold whole sequences of environments instead of single samples."""
         return self.algorithm.sequences or self.recurrent
@@ -144,7 +150,12 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.host_fragments or (self.collection is not None and self.collection.follows)
+        return self.masked or self.host_fragments or self.follows
+
+    @property
+    def follows(self) -> bool:
+        """Whether fragments end with their episodes."""
+        return self.collection is not None and self.collection.follows
 
 
 def seeds_vmapped(members: str) -> bool:

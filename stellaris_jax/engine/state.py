@@ -192,7 +192,7 @@ class StateLayout:
             key=keys.run,
             round=jnp.int32(0),
             store=store,
-            partial=None if spec.collection is None or not spec.collection.follows else jnp.zeros(PARTIAL_SUMS),
+            partial=jnp.zeros(len(spec.metrics) + PARTIAL_SUMS) if spec.follows else None,
         )
 
     def _action_dtype(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import LossMetrics, Samples
+from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry
@@ -16,8 +16,9 @@ from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.prepare import Collected, EpisodeStatistics
 from stellaris_jax.engine.spec import ProgramSpec
 
-PARTIAL_SUMS = len(LossMetrics._fields) + 3 * 4
-"""Numbers in the sums over a part of a round: of gradients, updates, and episodes in used and in dropped data."""
+PARTIAL_SUMS = 3 * 4
+"""Numbers in the sums over a part of a round, besides the losses' metrics: three each of gradients, updates, and
+episodes in used and in dropped data."""
 
 
 class Store(NamedTuple):

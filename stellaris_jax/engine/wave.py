@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.losses.common import Metrics
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import Cache, DataLoader
@@ -28,22 +29,24 @@ class GradientSums(NamedTuple):
       gradients: number of gradients.
     """
 
-    loss: LossMetrics
+    loss: Metrics
     norm: jax.Array
     data_lag: jax.Array
     gradients: jax.Array
 
     @classmethod
-    def of(cls, vector: jax.Array) -> GradientSums:
-        """Sums from a vector `[K]`."""
-        return jax.tree.unflatten(jax.tree.structure(NO_SUMS), list(vector))
+    def of(cls, vector: jax.Array, names: Sequence[str]) -> GradientSums:
+        """Sums from a vector `[K]`; `names` are those of the losses' metrics."""
+        return jax.tree.unflatten(jax.tree.structure(cls.none(names)), list(vector))
+
+    @classmethod
+    def none(cls, names: Sequence[str]) -> GradientSums:
+        """Sums over no gradients, as numbers."""
+        return cls(dict.fromkeys(names, 0), 0, 0, 0)  # type: ignore[arg-type]
 
     def vector(self) -> jax.Array:
         """Sums `[...]` as vectors `[..., K]`."""
         return jnp.stack(jax.tree.leaves(self), axis=-1)
-
-
-NO_SUMS = GradientSums(LossMetrics(*[0] * len(LossMetrics._fields)), 0, 0, 0)  # type: ignore[arg-type]
 
 
 class Wave(NamedTuple):
@@ -111,9 +114,9 @@ class WaveCarry(NamedTuple):
     update_sums: UpdateSums
 
     @classmethod
-    def start(cls, state: EngineState) -> WaveCarry:
-        """Carry before a round's first wave."""
-        sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(NO_SUMS))))
+    def start(cls, state: EngineState, names: Sequence[str]) -> WaveCarry:
+        """Carry before a round's first wave; `names` are those of the losses' metrics."""
+        sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(GradientSums.none(names)))))
         update_sums = UpdateSums(*[jnp.zeros(state.round.shape)] * len(UpdateSums._fields))
         return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
 
@@ -135,7 +138,7 @@ class RoundMetrics(NamedTuple):
     """Metrics of rounds, arrays `[R, S]`.
 
     Attributes:
-      loss: means of the losses' metrics over the round's gradients.
+      loss: means of the losses' metrics over the round's gradients, by name.
       gradient_norm: mean norm of the round's gradients.
       data_lag: mean number of versions from the behaviour to the learner's policy.
       update_norm: mean norm of the round's updates.
@@ -147,7 +150,7 @@ class RoundMetrics(NamedTuple):
       dropped_episodes: those of data that independent actors' data admission dropped; `None` with other actors.
     """
 
-    loss: LossMetrics
+    loss: Metrics
     gradient_norm: jax.Array
     data_lag: jax.Array
     update_norm: jax.Array
@@ -159,9 +162,15 @@ class RoundMetrics(NamedTuple):
     dropped_episodes: EpisodeStatistics | None = None
 
     @classmethod
-    def zeros(cls, shape: tuple[int, ...], drops: bool = False) -> RoundMetrics:
-        """Zero metrics of shape `[*shape]`, to be filled round by round; `drops`: with `dropped_episodes`."""
+    def zeros(cls, shape: tuple[int, ...], names: Sequence[str], drops: bool = False) -> RoundMetrics:
+        """Zero metrics, to be filled round by round.
+
+        Args:
+          shape: shape of each array.
+          names: names of the losses' metrics.
+          drops: with `dropped_episodes`.
+        """
         zeros = jnp.zeros(shape)
-        loss, none = LossMetrics(*[zeros] * len(LossMetrics._fields)), EpisodeStatistics(zeros, zeros, zeros)
+        loss, none = dict.fromkeys(names, zeros), EpisodeStatistics(zeros, zeros, zeros)
         rest = dict.fromkeys(cls._fields[1:-2], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
         return cls(loss=loss, episodes=none, dropped_episodes=none if drops else None, **rest)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.losses.common import DRIFT, METRICS
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import code_location, register
 from stellaris_jax.config.schema import shown
@@ -70,7 +70,7 @@ def _check_correction(name: str, correction: Correction) -> None:
 
     def trial(params: jax.Array) -> Any:
         rows = jnp.zeros(ROWS)
-        metrics = LossMetrics(*[rows] * len(LossMetrics._fields))
+        metrics = dict.fromkeys((*METRICS, *DRIFT), rows)
         fetched = jnp.zeros((ROWS, PARAMETERS))
         context = Context(jnp.zeros(ROWS, jnp.int32), fetched, params, metrics, rows if correction.needs_kl else None)
         stack, state = Stack(fetched, rows), correction.init(params)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stellaris_jax.agent.losses.common import effective_sample_size
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.statistics import mean
 from stellaris_jax.config.tree import Config
@@ -178,12 +179,12 @@ class Accounts:
         with np.errstate(invalid="ignore", divide="ignore"):
             returns = metrics.episodes.total_return / metrics.episodes.ended
             lengths = metrics.episodes.total_length / metrics.episodes.ended
-        losses = metrics.loss._asdict()
+        losses = dict(metrics.loss)
         square = losses.pop("ratio_square")
         del losses["ratio"]  # its mean is about 1
         over_seeds = {
             **losses,
-            "ess": metrics.loss.ess,
+            "ess": effective_sample_size(metrics.loss),
             "chi2": square - 1.0,
             "grad_norm": metrics.gradient_norm,
             "update_norm": metrics.update_norm,
@@ -201,7 +202,7 @@ class Accounts:
         columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
         columns["episodes"] = metrics.episodes.ended.sum(axis=1).astype(int).tolist()
         columns["nonfinite_gradients"] = metrics.rejected.sum(axis=1).tolist()
-        each = {name: np.where(learned, over_seeds[name], np.nan).tolist() for name in WARNINGS}
+        each = {name: np.where(learned, over_seeds[name], np.nan).tolist() for name in WARNINGS if name in over_seeds}
         columns["per_seed"] = [
             {"train_return": row, **{name: rows[r] for name, rows in each.items()}}
             for r, row in enumerate(returns.tolist())

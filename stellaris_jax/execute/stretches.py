@@ -77,7 +77,7 @@ class StretchedExecutor:
 
         def execute(seed: int, state: EngineState) -> tuple[EngineState, SeedRound]:
             if actors[seed] == 0:
-                state, metrics = passed(state, 1)
+                state, metrics = passed(state, 1, self.inputs.spec.metrics)
                 return state, SeedRound(schedule.timelines[seed].next_round(0), metrics, 0, 1.0)
             return Stretches(self, seed, factor, state).run()
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics, Samples
+from stellaris_jax.agent.losses.common import Metrics, Samples
 from stellaris_jax.engine import store
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.prepare import EpisodeStatistics
@@ -23,7 +23,7 @@ from stellaris_jax.timeline.plan import Invocation
 from stellaris_jax.timeline.records import Gradient, Group
 from stellaris_jax.timeline.shapes import PlanShape
 
-Delivered = tuple[np.ndarray, LossMetrics]
+Delivered = tuple[np.ndarray, Metrics]
 """Gradient `[P]` and the metrics of its loss."""
 
 
@@ -75,7 +75,7 @@ class DriverSteps:
         """Begin a round: take the one seed's state apart into an unchanging rest and the part that gradients change."""
         state = jax.tree.map(lambda x: x[0], state)
         without: dict[str, Any] = dict.fromkeys(CARRIED)
-        return state._replace(**without), WaveCarry.start(state)
+        return state._replace(**without), WaveCarry.start(state, self.spec.metrics)
 
     def _collect(
         self, width: int, state: EngineState, actor: ActorState, envs: jax.Array, order: jax.Array, fragment: Fragment
@@ -106,7 +106,7 @@ class DriverSteps:
         wave_state: WaveCarry,
         wave: Wave,
         gradients: jax.Array,
-        metrics: LossMetrics,
+        metrics: Metrics,
     ) -> WaveCarry:
         """Add a wave's gradients `[L, P]` to the group; `context` is data, KL penalty coefficient, and step scale."""
         return self.engine.aggregate(RoundInputs(self.hyper, *context), wave_state, wave, gradients, metrics)
@@ -123,7 +123,7 @@ CARRIED = ("params", "version", "ring", "aggregator")
 """Fields of a state that gradients change."""
 
 
-def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> list[tuple[Wave, np.ndarray, LossMetrics]]:
+def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> list[tuple[Wave, np.ndarray, Metrics]]:
     """Split a group's gradients into waves of `[L]` places; empty places have weight 0.
 
     Args:

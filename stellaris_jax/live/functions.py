@@ -16,7 +16,7 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
-from stellaris_jax.agent.losses.common import LossMetrics, Samples, Versions
+from stellaris_jax.agent.losses.common import Metrics, Samples, Versions
 from stellaris_jax.agent.networks import policy_network
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.registry import load_plugins
@@ -242,7 +242,7 @@ class Functions:
         params: jax.Array,
         target: jax.Array,
         others: jax.Array,
-    ) -> tuple[jax.Array, LossMetrics]:
+    ) -> tuple[jax.Array, Metrics]:
         minibatch, version, behaviour, count = numbers
         samples, order = data
         batch = learner.minibatch(DataLoader(samples, order[None], behaviour[None]), jnp.int32(0), minibatch)

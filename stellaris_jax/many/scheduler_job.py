@@ -151,8 +151,8 @@ class JobEnv(AutoResetEnv):
             reward,
             jnp.where(ended, jnp.maximum(state.best, reward), state.best),
         )
-        loss = metrics.loss.policy_loss + metrics.loss.value_loss
-        obs = self._features(after, loss, metrics.loss.kl, learner, actor / actors, seconds)
+        loss = metrics.loss["policy_loss"] + metrics.loss["value_loss"]
+        obs = self._features(after, loss, metrics.loss["kl"], learner, actor / actors, seconds)
         reached = ended & (reward >= self.scales.target)
         done = reached | (self.cost(after) >= self.scales.budget) | (after.round >= self.scales.rounds)
         missed = jnp.where(jnp.isfinite(after.best), after.best, 0.0) - self.scales.target
@@ -197,7 +197,7 @@ class JobEnv(AutoResetEnv):
             alone = Wave(jax.tree.map(lambda x: x[None], invocation), jnp.ones(1), jnp.int32(1))
             return engine.wave(inputs, wave_state, alone)
 
-        wave_state = jax.lax.fori_loop(0, layout.epochs * count, wave, WaveCarry.start(state))
+        wave_state = jax.lax.fori_loop(0, layout.epochs * count, wave, WaveCarry.start(state, engine.spec.metrics))
         return engine.finish(hyper, state, wave_state, episodes)
 
     def _durations(self, key: Array, actors: Array, gradients: Array) -> tuple[Array, Array, Array, Array]:

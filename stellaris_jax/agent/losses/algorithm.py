@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import jax
 
-from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
+from stellaris_jax.agent.losses.common import METRICS, LossInputs, Metrics
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
@@ -28,6 +28,9 @@ class Algorithm(Numbered):
     sequences: ClassVar[bool] = False
     """Whether minibatches hold whole sequences of environments instead of single samples, and have `Samples.steps`."""
 
+    metrics: ClassVar[Mapping[str, str]] = METRICS
+    """Metrics that `loss` returns, with a description that names the unit."""
+
     truncations: ClassVar[tuple[str, ...]] = ("weight", "surrogate", "artifact", "none")
     """Modes of `system.truncation` that change the loss; the algorithm refuses the others."""
 
@@ -39,8 +42,8 @@ class Algorithm(Numbered):
             f"{config.algorithm.name}; accepted: {', '.join(cls.truncations)}.",
         )
 
-    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-        """Loss of a minibatch, a scalar, and the means of its terms; see `total`."""
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
+        """Loss of a minibatch, a scalar, and its `metrics`, scalars by name without gradient; see `total`."""
         raise NotImplementedError
 
 

@@ -16,6 +16,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.networks.distributions import Distribution
 from stellaris_jax.agent.networks.recurrent import Carry, Past
+from stellaris_jax.base.renamed import renamed
 
 
 class Steps(NamedTuple):
@@ -119,50 +120,49 @@ class LossInputs(NamedTuple):
         return self.distribution.log_prob(self.parameters, self.batch.action)
 
 
-class LossMetrics(NamedTuple):
-    """Terms of a loss per sample `[B]`, or their means.
+Metrics = dict[str, jax.Array]
+"""Metrics of a loss by name: terms `[B]`, one per sample, or their means."""
+__getattr__ = renamed(__name__, {"LossMetrics": "Metrics"}, globals())
 
-    The fields from `ratio` on measure the distance of the learner's policy from the behaviour policy; `total` sets
-    them.
+METRICS = {
+    "policy_loss": "loss of the policy",
+    "value_loss": "loss of the critic",
+    "entropy": "entropy of the policy, in nats",
+    "kl": "KL divergence of the penalty, in nats",
+    "clip_fraction": "share of samples whose ratio the objective clips",
+    "truncated_fraction": "share of samples where R' < R (Eq. 2)",
+}
+"""Metrics of PPO and its relatives."""
+DRIFT = {
+    "ratio": "R = pi / mu",
+    "ratio_square": "R^2",
+    "k3": "R - 1 - log R, whose mean estimates KL(mu || pi) (Schulman 2020)",
+    "m2": "(log R)^2",
+    "tv": "|R - 1| / 2, whose mean estimates the total variation",
+}
+"""Metrics of the distance of the learner's policy pi from the behaviour policy mu."""
 
-    Attributes:
-      policy_loss: loss of the policy.
-      value_loss: loss of the critic.
-      entropy: entropy of the policy.
-      kl: KL divergence of the penalty.
-      clip_fraction: share of samples whose ratio the objective clips.
-      truncated_fraction: share of samples where R' < R (Eq. 2).
-      ratio: R = pi / mu.
-      ratio_square: R^2.
-      k3: R - 1 - log R, whose mean estimates KL(mu || pi) (Schulman 2020).
-      m2: (log R)^2.
-      tv: |R - 1| / 2, whose mean estimates the total variation.
-    """
 
-    policy_loss: jax.Array
-    value_loss: jax.Array
-    entropy: jax.Array
-    kl: jax.Array
-    clip_fraction: jax.Array
-    truncated_fraction: jax.Array
-    ratio: Number = 0.0
-    ratio_square: Number = 0.0
-    k3: Number = 0.0
-    m2: Number = 0.0
-    tv: Number = 0.0
+def drift(inputs: LossInputs) -> Metrics:
+    """Means of `DRIFT` over the valid samples, without gradient."""
+    log_ratio = jax.lax.stop_gradient(inputs.log_prob - inputs.batch.log_prob)
+    log_ratio = jnp.clip(log_ratio, -LARGEST_SQUARED, LARGEST_SQUARED)
+    ratio = jnp.exp(log_ratio)
+    terms = {
+        "ratio": ratio,
+        "ratio_square": jnp.square(ratio),
+        "k3": ratio - 1.0 - log_ratio,
+        "m2": jnp.square(log_ratio),
+        "tv": 0.5 * jnp.abs(ratio - 1.0),
+    }
+    return {name: mean(term, inputs.batch.valid) for name, term in terms.items()}
 
-    @property
-    def ess(self) -> Number:
-        """Effective sample size as a share of all samples: E[R]^2 / E[R^2]; 1 on policy and without samples."""
-        empty = self.ratio_square == 0.0
-        return (self.ratio**2 + empty) / (self.ratio_square + empty)
 
-    def with_drift(self, log_ratio: jax.Array) -> LossMetrics:
-        """Metrics with the fields from `ratio` on, computed from log R `[B]`."""
-        log_ratio = jnp.clip(jax.lax.stop_gradient(log_ratio), -LARGEST_SQUARED, LARGEST_SQUARED)
-        ratio = jnp.exp(log_ratio)
-        drift = {"k3": ratio - 1.0 - log_ratio, "m2": jnp.square(log_ratio), "tv": 0.5 * jnp.abs(ratio - 1.0)}
-        return self._replace(ratio=ratio, ratio_square=jnp.square(ratio), **drift)
+def effective_sample_size(metrics: Mapping[str, Any]) -> Any:
+    """Effective sample size as a share of all samples: E[R]^2 / E[R^2]; 1 on policy and without samples."""
+    ratio, square = metrics["ratio"], metrics["ratio_square"]
+    empty = square == 0.0
+    return (ratio**2 + empty) / (square + empty)
 
 
 LARGEST_LOG_RATIO = 80.0
@@ -187,24 +187,29 @@ def is_truncated(used: jax.Array, ratio: jax.Array) -> jax.Array:
     return used < ratio * (1.0 - 1e-6)
 
 
-def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None) -> tuple[jax.Array, LossMetrics]:
+def total(
+    terms: Mapping[str, jax.Array], inputs: LossInputs, advantage: jax.Array | None = None
+) -> tuple[jax.Array, Metrics]:
     """Total loss: policy loss + value loss - entropy bonus + KL penalty, as means over the valid samples.
 
     Args:
-      terms: one term per sample, `[B]`.
+      terms: one term per sample, `[B]`, by name: `policy_loss`, and if there are any `value_loss`, `entropy`, `kl`.
+        Other terms are only measured.
       inputs: inputs of the loss.
       advantage: advantages in the policy's term, `[B]`, if they differ from the minibatch's; masks use their sign.
 
     Returns:
       (loss, means), scalars; the means without gradient.
     """
-    hyper = inputs.hyper
+    hyper, terms = inputs.hyper, dict(terms)
     if inputs.masks:
-        terms = terms._replace(policy_loss=terms.policy_loss * _mask_weights(inputs, advantage))
-    terms = terms.with_drift(inputs.log_prob - inputs.batch.log_prob)
-    means = LossMetrics(*(mean(term, inputs.batch.valid) for term in terms))
-    loss = means.policy_loss + hyper.value_coefficient * means.value_loss
-    loss += inputs.kl_coefficient * means.kl - hyper.entropy_coefficient * means.entropy
+        terms["policy_loss"] = terms["policy_loss"] * _mask_weights(inputs, advantage)
+    means = {name: mean(term, inputs.batch.valid) for name, term in terms.items()}
+    coefficients = (hyper.value_coefficient, inputs.kl_coefficient, -hyper.entropy_coefficient)
+    loss = means["policy_loss"]
+    for name, weight in zip(("value_loss", "kl", "entropy"), coefficients, strict=True):
+        if name in means:
+            loss += weight * means[name]
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 

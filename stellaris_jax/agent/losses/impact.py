@@ -9,7 +9,7 @@ from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import TargetNetwork
 from stellaris_jax.agent.losses.common import (
     LossInputs,
-    LossMetrics,
+    Metrics,
     clipped_surrogate,
     importance_ratio,
     is_truncated,
@@ -34,7 +34,7 @@ class IMPACT(TargetNetwork):
     c_bar: Number = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
     impact_ratio: Number = knob(2.0, "the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
-    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
         """PPO's clipped surrogate of the ratio min(mu / pi_t, `impact_ratio`) R', and value loss (V - vs)^2 / 2.
 
         pi_t is the policy of the target network: the surrogate's trust region is around it, V-trace corrects from mu
@@ -54,12 +54,12 @@ class IMPACT(TargetNetwork):
         log_ratio = inputs.log_prob - batch.log_prob
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
         untruncated = importance_ratio(log_ratio)
-        terms = LossMetrics(
-            policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, self.clip),
-            value_loss=0.5 * jnp.square(value - target),
-            entropy=inputs.distribution.entropy(inputs.parameters),
-            kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
-            clip_fraction=jnp.abs(anchor * untruncated - 1.0) > self.clip,
-            truncated_fraction=is_truncated(weight * ratio, untruncated),
-        )
+        terms = {
+            "policy_loss": -weight * clipped_surrogate(anchor * ratio, advantage, self.clip),
+            "value_loss": 0.5 * jnp.square(value - target),
+            "entropy": inputs.distribution.entropy(inputs.parameters),
+            "kl": inputs.distribution.kl(batch.target_policy, inputs.parameters),
+            "clip_fraction": jnp.abs(anchor * untruncated - 1.0) > self.clip,
+            "truncated_fraction": is_truncated(weight * ratio, untruncated),
+        }
         return total(terms, inputs, advantage)

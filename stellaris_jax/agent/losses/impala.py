@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import Algorithm
-from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, importance_ratio, is_truncated, total
+from stellaris_jax.agent.losses.common import LossInputs, Metrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
 from stellaris_jax.base.registry import register
@@ -23,7 +23,7 @@ class IMPALA(Algorithm):
     rho_bar: Number = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
     c_bar: Number = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
 
-    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
         """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means.
 
         The ratio min(rho_bar, R') is a weight without gradient here. So Eq. 2 applies literally, and the modes `weight`
@@ -37,12 +37,12 @@ class IMPALA(Algorithm):
         target, advantage = minibatch_vtrace(log_ratio, inputs, self.rho_bar, self.c_bar)
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
         untruncated, used = importance_ratio(log_ratio), weight * ratio
-        terms = LossMetrics(
-            policy_loss=-jnp.minimum(used, self.rho_bar) * advantage * log_prob,
-            value_loss=0.5 * jnp.square(value - target),
-            entropy=inputs.distribution.entropy(inputs.parameters),
-            kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=untruncated > self.rho_bar,
-            truncated_fraction=is_truncated(used, untruncated),
-        )
+        terms = {
+            "policy_loss": -jnp.minimum(used, self.rho_bar) * advantage * log_prob,
+            "value_loss": 0.5 * jnp.square(value - target),
+            "entropy": inputs.distribution.entropy(inputs.parameters),
+            "kl": inputs.distribution.kl(batch.distribution, inputs.parameters),
+            "clip_fraction": untruncated > self.rho_bar,
+            "truncated_fraction": is_truncated(used, untruncated),
+        }
         return total(terms, inputs, advantage)

@@ -9,7 +9,7 @@ from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import (
     LossInputs,
-    LossMetrics,
+    Metrics,
     clipped_surrogate,
     importance_ratio,
     is_truncated,
@@ -33,7 +33,7 @@ class PolicyObjective(Algorithm):
         """Whether the objective clips a sample's ratio pi / mu, bool `[B]`; the mean is the clip fraction."""
         return jnp.zeros_like(ratio, bool)
 
-    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
         """Objective + value loss - entropy bonus + KL penalty, as means over the minibatch."""
         batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
         log_ratio = inputs.log_prob - batch.log_prob
@@ -44,14 +44,14 @@ class PolicyObjective(Algorithm):
         error = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
 
         untruncated = importance_ratio(log_ratio)
-        terms = LossMetrics(
-            policy_loss=-weight * self.objective(ratio, inputs),
-            value_loss=0.5 * error,
-            entropy=inputs.distribution.entropy(inputs.parameters),
-            kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=self.is_clipped(untruncated, inputs),
-            truncated_fraction=is_truncated(weight * ratio, untruncated),
-        )
+        terms = {
+            "policy_loss": -weight * self.objective(ratio, inputs),
+            "value_loss": 0.5 * error,
+            "entropy": inputs.distribution.entropy(inputs.parameters),
+            "kl": inputs.distribution.kl(batch.distribution, inputs.parameters),
+            "clip_fraction": self.is_clipped(untruncated, inputs),
+            "truncated_fraction": is_truncated(weight * ratio, untruncated),
+        }
         return total(terms, inputs)
 
 
