@@ -174,7 +174,7 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
     )
 
     def prepared(fragment: Fragment) -> Any:
-        return prepare(network, hyper, options, fragment, state.normalizers, spec.algorithm.sequences)
+        return prepare(network, hyper, options, fragment, state.normalizers, spec.recipe)
 
     samples = jax.eval_shape(prepared, fragment)[0]
     # Nothing of it is a product or indexed, so it counts as fused; but it is all written and read once.

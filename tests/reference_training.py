@@ -17,11 +17,11 @@ from reference_events import Aggregation, Delivery
 from settings import numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, rollout
+from stellaris_jax.engine.spec import ProgramSpec
 
 Tree = Any
 
@@ -54,11 +54,8 @@ class Functions:
         carry = actor.carry
         inputs = RolloutInputs(flat, normalizers, actor, keys, algorithm.gamma)
         actor, trajectory = rollout(self.env, self.network, env, algorithm.rollout_length, inputs)
-        fragment, sequences = (
-            Fragment(trajectory, flat, normalizers, 0, carry),
-            register.algorithm[algorithm.name].sequences,
-        )
-        samples, normalizers, _ = prepare(self.network, Hyper.of(self.config), env, fragment, normalizers, sequences)
+        fragment, recipe = Fragment(trajectory, flat, normalizers, 0, carry), ProgramSpec.of(self.config).recipe
+        samples, normalizers, _ = prepare(self.network, Hyper.of(self.config), env, fragment, normalizers, recipe)
         return actor, samples, normalizers
 
     def _evaluated(self, params: Tree, batch: Tree) -> tuple[jax.Array, jax.Array]:

@@ -29,7 +29,7 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
         hyper, coefficient = hyper._replace(value_coefficient=0.0, entropy_coefficient=0.0), 0.0
 
     def objective(params: jax.Array) -> jax.Array:
-        network, kind, tree = trainer.network, trainer.spec.algorithm, trainer.network.unravel(params)
+        network, kind, tree = trainer.network, trainer.spec.recipe, trainer.network.unravel(params)
         rest = (network.distribution, hyper, coefficient, trainer.spec.steps)
         losses = [learner.loss(network, kind, batch, partial(LossInputs, batch, *rest), tree)[0] for batch in batches]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
@@ -78,7 +78,7 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
     @jax.jit
     def gradient_of(batch: Any) -> jax.Array:
         def objective(params: jax.Array) -> jax.Array:
-            network, kind = trainer.network, trainer.spec.algorithm
+            network, kind = trainer.network, trainer.spec.recipe
             steps, hyper = trainer.spec.steps, Hyper.of(trainer.config)
             inputs = partial(LossInputs, batch, network.distribution, hyper, coefficient, steps)
             return learner.loss(network, kind, batch, inputs, network.unravel(params))[0]

@@ -25,6 +25,7 @@ class Hyper(NamedTuple):
     Attributes:
       rho: `system.rho` (Eq. 2).
       options: float options of the algorithm, by name.
+      advantage: float options of the estimator of advantages, by name.
       masks: float options of every mask, by name.
       corrections: float options of every correction, by name.
 
@@ -49,6 +50,7 @@ class Hyper(NamedTuple):
     kl_target: Number
     rho: Number
     options: Mapping[str, Number]
+    advantage: Mapping[str, Number]
     masks: tuple[Mapping[str, Number], ...]
     corrections: tuple[Mapping[str, Number], ...]
 
@@ -59,12 +61,13 @@ class Hyper(NamedTuple):
         values = {
             name: getattr(algorithm, name)
             for name in cls._fields
-            if hasattr(algorithm, name) and name not in ("options", "masks")
+            if hasattr(algorithm, name) and name not in ("options", "masks", "advantage")
         }
         values |= {"max_grad_norm": algorithm.max_grad_norm or math.inf, "rho": config.system.rho}
         masks, corrections = algorithm.mask_options, config.system.correction_options
         values |= {
             "options": numbers_of(register.algorithm[algorithm.name], algorithm.options),
+            "advantage": numbers_of(register.advantage[algorithm.advantage], algorithm.advantage_options),
             "masks": tuple(numbers_of(register.mask[name], masks.get(name)) for name in algorithm.masks),
             "corrections": tuple(
                 numbers_of(register.correction[name], corrections.get(name)) for name in config.system.corrections

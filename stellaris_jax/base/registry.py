@@ -123,6 +123,7 @@ class Register:
         self.delay = Kind("delay model", [f"{home}.timeline.delays"])
         self.scaling = Kind("scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"])
         self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])
+        self.advantage = Kind("advantage", [f"{home}.agent.advantages"])
         self.mask = Kind("mask", [f"{home}.agent.losses.masks"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])

@@ -95,6 +95,7 @@ class Place:
 PLACES = (
     Place("network.policy", "network.options", register.policy),
     Place("algorithm.name", "algorithm.options", register.algorithm),
+    Place("algorithm.advantage", "algorithm.advantage_options", register.advantage),
     Place("algorithm.masks", "algorithm.mask_options", register.mask, listed=True),
     Place("system.rule", "system.rule_options", register.rule),
     Place("system.weights", "system.weight_options", register.weight),

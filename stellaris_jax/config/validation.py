@@ -98,6 +98,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
     )
     sequences = getattr(register.algorithm.get(c.algorithm.name), "sequences", False)
+    sequences |= getattr(register.advantage.get(c.algorithm.advantage), "by_learners", False)
     yield (
         not sequences or c.env.num_envs % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "

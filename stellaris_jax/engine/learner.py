@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import Algorithm, TargetNetwork
+from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, Metrics, Samples, Versions, drift, mean
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
+from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.spec import ProgramSpec
@@ -198,7 +199,7 @@ def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched
         masks=spec.masks,
         versions=fetched.versions,
     )
-    objective = partial(loss, network, spec.algorithm, batch, inputs)
+    objective = partial(loss, network, spec.recipe, batch, inputs)
     grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
     return network.ravel(grads), metrics
 
@@ -255,7 +256,7 @@ def with_target(network: PolicyNetwork, target: jax.Array, batch: Samples) -> Sa
 
 def loss(
     network: PolicyNetwork,
-    algorithm: Algorithm,
+    recipe: Recipe,
     batch: Samples,
     inputs: Callable[..., LossInputs],
     tree: dict[str, Any],
@@ -264,13 +265,13 @@ def loss(
 
     Args:
       network: the network.
-      algorithm: the algorithm.
+      recipe: the algorithm, and what makes its data.
       batch: the minibatch.
       inputs: function from the network's outputs on the minibatch, fields of `LossInputs`, to the loss's inputs.
       tree: parameters of the network.
     """
     outputs = dict(network.evaluate(tree, batch.obs, batch.past))
     parameters, value = outputs.pop(DISTRIBUTION), outputs.pop(VALUE, None)
-    complete = inputs(parameters=parameters, value=value, outputs=outputs)
-    value, metrics = algorithm.bound(complete.hyper.options).loss(complete)
-    return value, {**metrics, **drift(complete)}
+    complete = recipe.learned(inputs(parameters=parameters, value=value, outputs=outputs))
+    total, metrics = recipe.algorithm.bound(complete.hyper.options).loss(complete)
+    return total, {**metrics, **drift(complete)}

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.advantages import AdvantageInputs, Estimate
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
-from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
+from stellaris_jax.agent.recipe import PPO_RECIPE, Recipe
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
@@ -43,7 +44,7 @@ class Collected(NamedTuple):
       obs: observations, as the behaviour policy received them.
       raw_obs: observations as the environment returned them; `None` unless statistics of them are kept.
       action, distribution, reward, terminated, truncated, valid: see `Trajectory`.
-      value: values of the observations, by the behaviour policy's critic.
+      value: values of the observations, by the behaviour policy's critic; `None` without a critic.
       next_value: values of the next observations before any reset, by the same critic.
       discounted_return: running discounted sums of rewards; `None` unless statistics of them are kept.
       first: whether an observation starts an episode, bool; `None` without memory.
@@ -57,8 +58,8 @@ class Collected(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     valid: jax.Array | None
-    value: jax.Array
-    next_value: jax.Array
+    value: jax.Array | None
+    next_value: jax.Array | None
     discounted_return: jax.Array | None
     first: jax.Array | None
 
@@ -69,7 +70,7 @@ def prepare(
     config: EnvConfig,
     fragment: Fragment,
     normalizers: Normalizers,
-    sequences: bool = False,
+    recipe: Recipe = PPO_RECIPE,
     present: jax.Array | None = None,
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
     """Convert a fragment into training samples, and update the normalisers' statistics.
@@ -80,14 +81,14 @@ def prepare(
       config: options of the normalisers.
       fragment: arrays `[T, N, ...]`.
       normalizers: statistics so far.
-      sequences: whether the algorithm learns from sequences, and so needs every step.
+      recipe: parts of the agent that make training data.
       present: environments that took part, bool `[N]`, by default all; the others are ignored.
 
     Returns:
       (samples `[T * N, ...]`, normalisers, statistics of the episodes that ended).
     """
     data = collected(network, config, fragment, present)
-    samples, normalizers = prepared(network, hyper, config, data, fragment.carry, normalizers, sequences, present)
+    samples, normalizers = prepared(network, hyper, config, data, fragment.carry, normalizers, recipe, present)
     return samples, normalizers, ended_episodes(fragment.trajectory, present)
 
 
@@ -101,7 +102,9 @@ def collected(
     trajectory = only_present(fragment.trajectory, present)
     seen = partial(view, fragment.normalizers, config=config)
     obs = seen(trajectory.obs)
-    value, next_value = bootstrapped_values(network, fragment, trajectory, obs, seen)
+    value = next_value = None
+    if network.has_value:
+        value, next_value = bootstrapped_values(network, fragment, trajectory, obs, seen)
     totals = EpisodeTotals.of(trajectory.totals) if config.normalize_reward else None
     return Collected(
         obs=obs,
@@ -126,28 +129,38 @@ def prepared(
     data: Collected,
     carry: Carry,
     normalizers: Normalizers,
-    sequences: bool = False,
+    recipe: Recipe = PPO_RECIPE,
     present: jax.Array | None = None,
 ) -> tuple[Samples, Normalizers]:
     """Training samples `[T * N, ...]` of a batch of data `[T, N, ...]`, and the updated statistics.
 
-    Rewards are scaled with statistics that include the batch. Advantages are standardised over the batch's valid and
-    finite ones. `carry` is the memory's state at the first observations, `[N, ...]`; for other arguments see `prepare`.
+    Rewards are scaled with statistics that include the batch. `carry` is the memory's state at the first observations,
+    `[N, ...]`; for other arguments see `prepare`.
     """
     reward, reward_statistics = learned_reward(data, normalizers.reward, config)
     obs_statistics = observed(data, normalizers.obs, config, present)
-    ends = (data.terminated, data.truncated)
-    advantage, target = gae(reward, data.value, data.next_value, *ends, hyper.gamma, hyper.gae_lambda)
+    steps = AdvantageInputs(
+        reward=reward,
+        value=data.value,
+        next_value=data.next_value,
+        terminated=data.terminated,
+        truncated=data.truncated,
+        valid=data.valid,
+        log_ratio=None,
+        gamma=hyper.gamma,
+        gae_lambda=hyper.gae_lambda,
+    )
+    estimate = Estimate(None, None) if recipe.advantage.by_learners else recipe.estimate(hyper, steps)
     samples = Samples(
         obs=data.obs,
         action=data.action,
         distribution=data.distribution,
         log_prob=network.distribution.log_prob(data.distribution, data.action),
         value=data.value,
-        advantage=standardised(advantage, data.valid),
-        target=target,
+        advantage=estimate.advantage,
+        target=estimate.target,
         valid=data.valid,
-        steps=Steps(reward, data.next_value, *ends) if sequences else None,
+        steps=Steps(reward, data.next_value, data.terminated, data.truncated) if recipe.sequences else None,
         first=data.first,
     )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
@@ -241,17 +254,6 @@ def observed(
     if present is not None:
         obs = jnp.where(present.reshape(1, -1, *(1,) * (obs.ndim - 2)), obs, jnp.nan)
     return normalizer.update(statistics, obs.reshape(-1, *obs.shape[2:]))
-
-
-def standardised(advantage: jax.Array, valid: jax.Array | None) -> jax.Array:
-    """Standardised advantages `[T, N]`, with mean and deviation of the valid and finite ones."""
-    finite = jnp.isfinite(advantage)
-    if valid is not None:
-        finite &= valid
-    count = jnp.maximum(jnp.sum(finite), 1)
-    mean = jnp.sum(jnp.where(finite, advantage, 0.0)) / count
-    variance = jnp.sum(jnp.where(finite, jnp.square(advantage - mean), 0.0)) / count
-    return (advantage - mean) * jax.lax.rsqrt(variance + 1e-8)
 
 
 def ended_episodes(trajectory: Trajectory, present: jax.Array | None) -> EpisodeStatistics:

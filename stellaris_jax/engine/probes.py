@@ -60,7 +60,7 @@ class ProbeInputs:
         """Loss of a minibatch at the parameters `[P]`, without truncation and masks."""
         network, spec = self.network, self.spec
         inputs = partial(LossInputs, batch, network.distribution, hyper, kl_coefficient, spec.steps)
-        return learner.loss(network, spec.algorithm, batch, inputs, network.unravel(params))[0]
+        return learner.loss(network, spec.recipe, batch, inputs, network.unravel(params))[0]
 
 
 def make_probe(network: PolicyNetwork, config: Config, spec: ProgramSpec, kind: str) -> Probe | None:

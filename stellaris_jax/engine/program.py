@@ -116,7 +116,7 @@ class Engine:
         if self.spec.host_fragments:
             state, fragment = self._with_totals(hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
-            self.network, hyper, self.options, fragment, state.normalizers, self.spec.algorithm.sequences, present
+            self.network, hyper, self.options, fragment, state.normalizers, self.spec.recipe, present
         )
         buffer = self.shape.fragments.slot(state.round)
         loader = learner.store(state.loader, buffer, samples, order, fragment.version)

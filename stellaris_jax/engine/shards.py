@@ -258,8 +258,8 @@ class Shards(NamedTuple):
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
         data, carry, version, episodes = store.batch(_store(state), rows)
-        sequences = self.spec.algorithm.sequences
-        samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, sequences)
+        recipe = self.spec.recipe
+        samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, recipe)
         samples = samples._replace(version=version)
         loader = learner.store(state.loader, jnp.maximum(buffer, 0), samples, order, version[0])
         formed = state._replace(loader=loader, normalizers=normalizers)

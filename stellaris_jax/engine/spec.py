@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import jax
 
+from stellaris_jax.agent.advantages import Advantage
 from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
 from stellaris_jax.agent.losses.common import DRIFT
+from stellaris_jax.agent.networks.policy_network import VALUE
+from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
@@ -23,6 +26,8 @@ class ProgramSpec:
 
     Attributes:
       algorithm: the loss, and the data that it needs.
+      advantage: estimator of advantages and targets.
+      critic: whether the policy has a critic.
       masks: masks of samples.
       seeds: number S of seeds executed together (`vmap`).
       minibatch_layout: layout of a fragment as minibatches.
@@ -44,6 +49,8 @@ class ProgramSpec:
     """
 
     algorithm: Algorithm
+    advantage: Advantage
+    critic: bool
     masks: tuple[Mask, ...]
     seeds: int
     minibatch_layout: MinibatchLayout
@@ -68,9 +75,12 @@ class ProgramSpec:
         """Program spec of a configuration; `host_fragments` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
+        estimator = algorithm.advantage if settings.advantage == "own" else settings.advantage
         follows = config.delays.by == "episodes"
         return cls(
             algorithm=algorithm,
+            advantage=register.advantage[estimator](settings.advantage_options),
+            critic=VALUE in register.policy[config.network.policy].outputs,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             # Seeds whose fragments end with their episodes have stretches of their own.
             seeds=config.num_seeds if seeds_vmapped(engine.members) and not follows else 1,
@@ -97,12 +107,23 @@ class ProgramSpec:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the losses' metrics."""
-        return (*self.algorithm.metrics, *DRIFT)
+        return (*(name for name in self.algorithm.metrics if name != "value_loss" or self.has_value_loss), *DRIFT)
+
+    @property
+    def has_value_loss(self) -> bool:
+        """Whether a critic learns, from the estimator's targets or from the loss's own."""
+        own = not self.advantage.gives and VALUE in self.algorithm.needs
+        return self.critic and ("target" in self.advantage.gives or own)
+
+    @property
+    def recipe(self) -> Recipe:
+        """Recipe of training data."""
+        return Recipe(self.advantage, self.algorithm)
 
     @property
     def sequences(self) -> bool:
         """Whether minibatches hold whole sequences of environments instead of single samples."""
-        return self.algorithm.sequences or self.recurrent
+        return self.recipe.sequences or self.recurrent
 
     @property
     def envs(self) -> int:

@@ -159,16 +159,17 @@ class StateLayout:
         rows = spec.envs * spec.steps * spec.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
+        made = spec.recipe.made
         fragments = Samples(
             obs=jnp.zeros((rows, *observation.shape), viewed(observation, self.options)),
             action=action,
             distribution=jnp.zeros((rows, self.network.distribution.size)),
             log_prob=zeros,
-            value=zeros,
-            advantage=zeros,
-            target=zeros,
+            value=zeros if spec.critic else None,
+            advantage=zeros if "advantage" in made else None,
+            target=zeros if "target" in made else None,
             valid=never if spec.has_invalid else None,
-            steps=Steps(zeros, zeros, never, never) if spec.algorithm.sequences else None,
+            steps=Steps(zeros, zeros if spec.critic else None, never, never) if spec.recipe.sequences else None,
             carry=self.network.initial_carry(spec.envs * spec.buffers),
             first=never if self.network.recurrent else None,
         )

@@ -67,7 +67,7 @@ def init_store(
     def zeros(like: jax.Array, dtype: Any = None) -> jax.Array:
         return jnp.zeros((rows, spec.steps, envs, *like.shape[1:]), dtype or like.dtype)
 
-    number, flag = zeros(samples.value), zeros(samples.value, bool)
+    number, flag = zeros(samples.log_prob), zeros(samples.log_prob, bool)
     raw = jnp.zeros((rows, spec.steps, envs, *network.observation_space.shape), network.observation_space.dtype)
     data = Collected(
         obs=zeros(samples.obs),
@@ -78,8 +78,8 @@ def init_store(
         terminated=flag,
         truncated=flag,
         valid=flag if spec.has_invalid else None,
-        value=number,
-        next_value=number,
+        value=number if spec.critic else None,
+        next_value=number if spec.critic else None,
         discounted_return=number if options.normalize_reward else None,
         first=None,
     )

@@ -231,7 +231,7 @@ class Functions:
         numbers = tuple(np.int32(x) for x in (pointer.minibatch, pointer.version, pointer.behaviour, len(others)))
         coefficient = np.float32(pointer.kl_coefficient)
         target = params if target is None else target
-        size = len(fragment[1][0].advantage)
+        size = len(fragment[1][0].log_prob)
         return self._timed(("learn", size), self._learn, fragment[1], numbers, coefficient, params, target, held)
 
     def _learn(

@@ -122,7 +122,8 @@ class MinibatchLayout(NamedTuple):
     def of(cls, config: Config) -> MinibatchLayout:
         """Layout of a configuration; imports the algorithm, which says whether it needs sequences."""
         settings = config.algorithm
-        sequences = register.algorithm[settings.name](settings.options).sequences or config.network.memory != "none"
+        sequences = register.algorithm[settings.name].sequences or register.advantage[settings.advantage].by_learners
+        sequences |= config.network.memory != "none"
         steps = settings.rollout_length
         return cls(settings.epochs, settings.minibatches, steps, config.env.num_envs, steps if sequences else 1)
 

@@ -8,6 +8,8 @@ from typing import ClassVar
 import jax
 
 from stellaris_jax.agent.losses.common import METRICS, LossInputs, Metrics
+from stellaris_jax.agent.networks.policy_network import has_outputs
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
@@ -25,6 +27,18 @@ class Algorithm(Numbered):
     (True, 0.2)
     """
 
+    advantage: ClassVar[str] = "gae"
+    """Estimator of advantages and targets, unless `algorithm.advantage` names another."""
+
+    advantages: ClassVar[tuple[str, ...]] = ()
+    """Estimators that `algorithm.advantage` may name; empty if any."""
+
+    standardises: ClassVar[bool] = True
+    """Whether advantages are standardised over a batch, or by learners over a minibatch."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Outputs of the policy that `loss` needs, see `PolicyNetwork.outputs`; its estimator may need more."""
+
     sequences: ClassVar[bool] = False
     """Whether minibatches hold whole sequences of environments instead of single samples, and have `Samples.steps`."""
 
@@ -36,6 +50,15 @@ class Algorithm(Numbered):
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        named, name = config.algorithm.advantage, f"algorithm.name={config.algorithm.name}"
+        accepted = ", ".join(("own", *cls.advantages))
+        yield (
+            named == "own" or not cls.advantages or named in cls.advantages,
+            f"algorithm.advantage={named} is not possible with {name}; accepted: {accepted}.",
+        )
+        yield from has_outputs(config, cls.needs, name)
+        if named == "own":
+            yield from has_outputs(config, register.advantage[cls.advantage].needs, f"{name} with {cls.advantage}")
         yield (
             config.system.truncation in cls.truncations,
             f"system.truncation={config.system.truncation} changes nothing under algorithm.name="

@@ -24,13 +24,14 @@ class Steps(NamedTuple):
 
     Attributes:
       reward: reward after clipping and scaling.
-      next_value: value of the next observation before any reset, from the critic at collection time.
+      next_value: value of the next observation before any reset, from the critic at collection time; `None` without a
+        critic.
       terminated: whether the step ended the task.
       truncated: whether a time limit ended the episode with the step.
     """
 
     reward: jax.Array
-    next_value: jax.Array
+    next_value: Any
     terminated: jax.Array
     truncated: jax.Array
 
@@ -45,9 +46,9 @@ class Samples(NamedTuple):
       action: action, as sampled.
       distribution: parameters of mu(.|s), the behaviour policy.
       log_prob: log mu(a|s).
-      value: value from the critic at collection time.
-      advantage: advantage from the critic at collection time.
-      target: value target from the critic at collection time.
+      value: value from the critic at collection time; `None` without a critic.
+      advantage: advantage; `None` if the algorithm needs none, or its loss computes them.
+      target: target of the critic; `None` likewise, and without a critic.
       valid: whether to learn from the sample, bool; `None` if all samples are valid.
       steps: data of every step; `None` unless the algorithm learns from sequences.
       target_policy: parameters of pi_t(.|s), the target network's policy, which the learner adds if there is one.
@@ -60,9 +61,9 @@ class Samples(NamedTuple):
     action: jax.Array
     distribution: jax.Array
     log_prob: jax.Array
-    value: jax.Array
-    advantage: jax.Array
-    target: jax.Array
+    value: Any
+    advantage: Any
+    target: Any
     valid: jax.Array | None = None
     steps: Steps | None = None
     target_policy: jax.Array | None = None

@@ -17,6 +17,7 @@ from stellaris_jax.agent.losses.common import (
 )
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
+from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
 
@@ -28,6 +29,9 @@ class IMPACT(TargetNetwork):
     Advantages are V-trace's.
     """
 
+    advantage = "none"  # the loss computes V-trace's
+    advantages = ("none",)
+    needs = (VALUE,)
     sequences = True
     clip: Number = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")
     rho_bar: Number = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")

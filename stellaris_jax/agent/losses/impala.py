@@ -10,6 +10,7 @@ from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, Metrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
+from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
 
@@ -18,6 +19,9 @@ from stellaris_jax.config.schema import knob
 class IMPALA(Algorithm):
     """IMPALA's actor-critic (Espeholt et al. 2018): sg(min(rho-bar, r)) (q - V) log pi, with V-trace's targets."""
 
+    advantage = "none"  # the loss computes V-trace's
+    advantages = ("none",)
+    needs = (VALUE,)
     sequences = True
     truncations = ("weight", "surrogate", "none")  # artifact does not change ratios of at most rho
     rho_bar: Number = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")

@@ -39,14 +39,16 @@ class PolicyObjective(Algorithm):
         log_ratio = inputs.log_prob - batch.log_prob
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
 
-        near = batch.value + jnp.clip(value - batch.value, -self.value_clip, self.value_clip)
-        near = jnp.where(self.value_clip > 0.0, near, value)
-        error = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
+        critic = {}
+        if value is not None and batch.target is not None:
+            near = batch.value + jnp.clip(value - batch.value, -self.value_clip, self.value_clip)
+            near = jnp.where(self.value_clip > 0.0, near, value)
+            critic["value_loss"] = 0.5 * jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
 
         untruncated = importance_ratio(log_ratio)
         terms = {
             "policy_loss": -weight * self.objective(ratio, inputs),
-            "value_loss": 0.5 * error,
+            **critic,
             "entropy": inputs.distribution.entropy(inputs.parameters),
             "kl": inputs.distribution.kl(batch.distribution, inputs.parameters),
             "clip_fraction": self.is_clipped(untruncated, inputs),

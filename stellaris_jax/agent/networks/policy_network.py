@@ -9,7 +9,7 @@ To add a policy, subclass `PolicyNetwork` or `ActorCritic` and register it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from stellaris_jax.agent.networks.recurrent import Carry, Past
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.sections import NetworkConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import Box, Space
 
 ALIGNMENT = 64
@@ -147,3 +148,21 @@ def policy_network(observation_space: Box, action_space: Space, config: NetworkC
     network: PolicyNetwork = register.policy[config.policy](observation_space, action_space, config)
     assert network.size > 0, "a policy has parameters"
     return network
+
+
+def has_outputs(config: Config, needs: tuple[str, ...], what: str) -> Iterator[tuple[bool, str]]:
+    """Conditions that the policy has these outputs, each with the error message for its violation.
+
+    Args:
+      config: the configuration.
+      needs: names of outputs.
+      what: key and value of what needs them.
+    """
+    policy = register.policy.get(config.network.policy)
+    for name in needs if policy is not None else ():
+        able = [other for other, kind in register.policy.items() if name in kind.outputs]
+        yield (
+            name in policy.outputs,
+            f"{what} needs the output {name}, which network.policy={config.network.policy} does not compute; "
+            f"accepted: {', '.join(able)}.",
+        )
