@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from stellaris_jax.agent.optimizers import fractional_adam
+from stellaris_jax.agent.fractional import fractional_adam
 from stellaris_jax.engine.aggregator import MODES, StalenessWeightedState, staleness_weighted
 from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.timeline.weights import Power

@@ -15,9 +15,9 @@ from scenarios import examples
 from training import assert_resumes, steps, tiny
 
 from stellaris_jax import Trainer, load_config
+from stellaris_jax.agent.fractional import varying_momentum
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import DRIFT, METRICS, Metrics
-from stellaris_jax.agent.optimizers import varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import options_of
 from stellaris_jax.engine.aggregator import aggregator_of as engine_aggregator
@@ -206,13 +206,13 @@ def test_bias_correction_goes_by_the_momentum_of_every_step(mode: str) -> None:
     spec, hyper = ProgramSpec.of(config), Hyper.of(config)
     chosen = spec.corrections[0].bound(hyper.corrections[0])
     params = jnp.zeros(P)
-    state = engine_aggregator(spec, None, hyper).init(params)
+    state = engine_aggregator(spec, None, None, hyper).init(params)
     mu, nu, product, count, momenta = np.zeros(P), np.zeros(P), 1.0, 0, []
     for seed, stale in enumerate([0, 0, 3, 8, 20, 30, 1, 0, 0, 2]):
         stack, context = drawn(seed, staleness=stale)
         numbers = chosen.numbers(hyper, state.corrections[0])
         b1, b2, eps = (float(x) for x in (numbers.adam_b1, numbers.adam_b2, numbers.adam_eps))
-        updates, state = engine_aggregator(spec, None, numbers).update(
+        updates, state = engine_aggregator(spec, None, None, numbers).update(
             1e-3 * stack.gradients[:1], state, params, weights=jnp.ones(1), size=jnp.int32(1),
             context=context._replace(staleness=context.staleness[:1]),
         )  # fmt: skip

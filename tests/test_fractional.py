@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax import ConfigError, load_config
+from stellaris_jax.agent.fractional import fractional_adam
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.optimizers import fractional_adam
+from stellaris_jax.agent.optimizers import Adam, optimizer_of
 from stellaris_jax.engine.aggregator import staleness_weighted
 
 NUMBERS = {"learning_rate": 3e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-5}
@@ -168,7 +169,7 @@ def test_only_an_optimizer_that_can_is_taken(inner: Any, mode: str) -> None:
 
 def test_hyper_makes_the_optimizer_of_the_mode() -> None:
     config = load_config(["system.aggregation=fractional", "system=async", "algorithm.max_grad_norm=0"])
-    optimizer = Hyper.of(config).optimizer(config.system.aggregation)
+    optimizer: Any = optimizer_of(Adam(), Hyper.of(config), None, config.system.aggregation)  # type: ignore[arg-type]
     updates, _ = optimizer.update(jnp.ones(2), optimizer.init(jnp.zeros(2)), jnp.zeros(2), trust=jnp.float32(0.5))
     np.testing.assert_allclose(updates, -0.5 * config.algorithm.learning_rate, rtol=1e-4)
     with pytest.raises(ConfigError, match="fractional"):

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from stellaris_jax.agent.optimizers import FractionalOptimizer
+from stellaris_jax.agent.fractional import FractionalOptimizer
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.aggregator import MODES, staleness_weighted
 from stellaris_jax.execute.loading import load_config

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.optimizers import fractional_adam, varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import numbers_of
 from stellaris_jax.config.tree import Config
@@ -26,6 +24,7 @@ class Hyper(NamedTuple):
       rho: `system.rho` (Eq. 2).
       options: float options of the algorithm, by name.
       advantage: float options of the estimator of advantages, by name.
+      optimizer: float options of the optimizer, by name.
       masks: float options of every mask, by name.
       corrections: float options of every correction, by name.
 
@@ -51,6 +50,7 @@ class Hyper(NamedTuple):
     rho: Number
     options: Mapping[str, Number]
     advantage: Mapping[str, Number]
+    optimizer: Mapping[str, Number]
     masks: tuple[Mapping[str, Number], ...]
     corrections: tuple[Mapping[str, Number], ...]
 
@@ -61,13 +61,14 @@ class Hyper(NamedTuple):
         values = {
             name: getattr(algorithm, name)
             for name in cls._fields
-            if hasattr(algorithm, name) and name not in ("options", "masks", "advantage")
+            if hasattr(algorithm, name) and name not in ("options", "masks", "advantage", "optimizer")
         }
         values |= {"max_grad_norm": algorithm.max_grad_norm or math.inf, "rho": config.system.rho}
         masks, corrections = algorithm.mask_options, config.system.correction_options
         values |= {
             "options": numbers_of(register.algorithm[algorithm.name], algorithm.options),
             "advantage": numbers_of(register.advantage[algorithm.advantage], algorithm.advantage_options),
+            "optimizer": numbers_of(register.optimizer[algorithm.optimizer], algorithm.optimizer_options),
             "masks": tuple(numbers_of(register.mask[name], masks.get(name)) for name in algorithm.masks),
             "corrections": tuple(
                 numbers_of(register.correction[name], corrections.get(name)) for name in config.system.corrections
@@ -80,18 +81,3 @@ class Hyper(NamedTuple):
         """Hyper-parameters repeated for `number` seeds: arrays `[number]`."""
         rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
         return rows
-
-    def optimizer(self, aggregation: str = "factored", varying: bool = False) -> optax.GradientTransformation:
-        """Adam at the base learning rate (alpha_0), after clipping the aggregated gradient's norm.
-
-        Args:
-          aggregation: `system.aggregation`; under `fractional` the optimizer takes fractions of a step.
-          varying: whether beta_1 may differ from step to step; the bias correction then uses the beta_1 of all steps.
-        """
-        if varying:
-            return varying_momentum(self.optimizer(aggregation), self.adam_b1)
-        if aggregation == "fractional":
-            numbers = (self.learning_rate, self.adam_b1, self.adam_b2, self.adam_eps)
-            return fractional_adam(*numbers, max_grad_norm=self.max_grad_norm)
-        adam = optax.adam(self.learning_rate, b1=self.adam_b1, b2=self.adam_b2, eps=self.adam_eps)
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam)

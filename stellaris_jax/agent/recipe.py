@@ -35,6 +35,10 @@ class Recipe(NamedTuple):
         """Fields of `Estimate` that samples have once they are made."""
         return () if self.advantage.by_learners else self.advantage.gives
 
+    def fields(self, hyper: Hyper, steps: AdvantageInputs) -> dict[str, jax.Array] | None:
+        """The algorithm's own fields of samples `[T, N]`, by name; `None` without any."""
+        return self.algorithm.bound(hyper.options).fields(steps) or None
+
     def estimate(self, hyper: Hyper, steps: AdvantageInputs) -> Estimate:
         """Advantages and targets of steps `[T, N]`, standardised if the algorithm says so."""
         estimate = self.advantage.bound(hyper.advantage).estimate(steps)

@@ -124,6 +124,7 @@ class Register:
         self.scaling = Kind("scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"])
         self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])
         self.advantage = Kind("advantage", [f"{home}.agent.advantages"])
+        self.optimizer = Kind("optimizer", [f"{home}.agent.optimizers"])
         self.mask = Kind("mask", [f"{home}.agent.losses.masks"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])

@@ -96,6 +96,7 @@ PLACES = (
     Place("network.policy", "network.options", register.policy),
     Place("algorithm.name", "algorithm.options", register.algorithm),
     Place("algorithm.advantage", "algorithm.advantage_options", register.advantage),
+    Place("algorithm.optimizer", "algorithm.optimizer_options", register.optimizer),
     Place("algorithm.masks", "algorithm.mask_options", register.mask, listed=True),
     Place("system.rule", "system.rule_options", register.rule),
     Place("system.weights", "system.weight_options", register.weight),

@@ -94,6 +94,8 @@ class AlgorithmConfig(Section):
         "own", "estimator of advantages and of the critic's targets; own: the algorithm's", kind="advantage"
     )
     advantage_options: dict[str, Any] = knob({}, "options of the estimator")
+    optimizer: str = knob("adam", "what turns an aggregated gradient into a step", kind="optimizer")
+    optimizer_options: dict[str, Any] = knob({}, "options of the optimizer")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")

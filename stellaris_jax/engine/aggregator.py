@@ -9,7 +9,7 @@ equation into a direction and a step size instead:
 
 Under plain gradient descent this is exactly Eq. 4. Under Adam it scales the group's step, but not the group's
 contribution to the moments. So a gradient of almost no weight, alone in its group, still moves the parameters through
-the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.optimizers`).
+the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.fractional`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import optax
 
 from stellaris_jax.agent import Number
+from stellaris_jax.agent.fractional import FractionalOptimizer
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.optimizers import FractionalOptimizer
+from stellaris_jax.agent.networks import PolicyNetwork
+from stellaris_jax.agent.optimizers import MODES, optimizer_of
 from stellaris_jax.engine.corrections import Context, Correction, Stack, numbers_vary
 from stellaris_jax.engine.spec import ProgramSpec
-
-MODES = ("factored", "gradient", "sequential", "fractional")
 
 
 class StalenessWeightedState(NamedTuple):
@@ -214,8 +214,10 @@ def staleness_weighted(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def aggregator_of(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+def aggregator_of(
+    spec: ProgramSpec, network: PolicyNetwork, axis: str | None, hyper: Hyper
+) -> optax.GradientTransformationExtraArgs:
     """Parameter function of one seed."""
     corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
-    optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
+    optimizer = optimizer_of(spec.optimizer, hyper, network, spec.aggregation, numbers_vary(corrections))
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)

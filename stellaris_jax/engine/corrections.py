@@ -7,7 +7,7 @@ one, subclass `Correction` and register it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
 
 
 class Stack(NamedTuple):
@@ -228,10 +229,20 @@ class LessMomentum(Correction):
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
 
-    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.optimizers`).
+    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.fractional`).
     """
 
     momentum_memory: Number = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        optimizer = config.algorithm.optimizer
+        having = [name for name, kind in register.optimizer.items() if kind.has_momentum]
+        yield (
+            optimizer in having or optimizer not in register.optimizer,
+            f"system.corrections=[less_momentum] lowers algorithm.adam_b1, which algorithm.optimizer={optimizer} does "
+            f"not use; accepted: {', '.join(having)}.",
+        )
 
     def init(self, params: jax.Array) -> Any:
         return GroupAverage.start(jnp.zeros(()))

@@ -12,10 +12,12 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
-from stellaris_jax.agent.losses.common import LossInputs, Metrics, Samples, Versions, drift, mean
+from stellaris_jax.agent.losses.common import DRIFT, LossInputs, Metrics, Samples, Versions, drift, mean
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.recipe import Recipe
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import code_location
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.spec import ProgramSpec
@@ -201,6 +203,11 @@ def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched
     )
     objective = partial(loss, network, spec.recipe, batch, inputs)
     grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
+    if {*metrics} != {*spec.metrics}:
+        algorithm = type(spec.algorithm)
+        given, declared = (", ".join(sorted({*names} - {*DRIFT})) for names in (metrics, spec.metrics))
+        place = f"{algorithm.__name__}.loss ({code_location(algorithm.loss)})"
+        raise ConfigError(f"{place} returns the metrics {given}, not those that it declares: {declared}.")
     return network.ravel(grads), metrics
 
 

@@ -162,6 +162,7 @@ def prepared(
         valid=data.valid,
         steps=Steps(reward, data.next_value, data.terminated, data.truncated) if recipe.sequences else None,
         first=data.first,
+        own=recipe.fields(hyper, steps),
     )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
     return flat._replace(carry=carry), Normalizers(obs_statistics, reward_statistics)

@@ -64,7 +64,7 @@ class Engine:
         self.spec, self.shape = spec, spec.shape
         # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
-        self.aggregator = partial(aggregator_of, spec, self.axis)
+        self.aggregator = partial(aggregator_of, spec, network, self.axis)
         self.layout = StateLayout(options, env, network, spec, self.aggregator)
         self.shards = None if spec.collection is None else Shards(env, network, options, spec)
         # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.

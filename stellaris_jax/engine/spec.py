@@ -10,6 +10,7 @@ from stellaris_jax.agent.advantages import Advantage
 from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
 from stellaris_jax.agent.losses.common import DRIFT
 from stellaris_jax.agent.networks.policy_network import VALUE
+from stellaris_jax.agent.optimizers import Optimizer
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
@@ -27,6 +28,7 @@ class ProgramSpec:
     Attributes:
       algorithm: the loss, and the data that it needs.
       advantage: estimator of advantages and targets.
+      optimizer: the optimizer.
       critic: whether the policy has a critic.
       masks: masks of samples.
       seeds: number S of seeds executed together (`vmap`).
@@ -50,6 +52,7 @@ class ProgramSpec:
 
     algorithm: Algorithm
     advantage: Advantage
+    optimizer: Optimizer
     critic: bool
     masks: tuple[Mask, ...]
     seeds: int
@@ -80,6 +83,7 @@ class ProgramSpec:
         return cls(
             algorithm=algorithm,
             advantage=register.advantage[estimator](settings.advantage_options),
+            optimizer=register.optimizer[settings.optimizer](settings.optimizer_options),
             critic=VALUE in register.policy[config.network.policy].outputs,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             # Seeds whose fragments end with their episodes have stretches of their own.

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from stellaris_jax.agent.advantages import AdvantageInputs
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import PolicyNetwork
@@ -172,6 +173,7 @@ class StateLayout:
             steps=Steps(zeros, zeros if spec.critic else None, never, never) if spec.recipe.sequences else None,
             carry=self.network.initial_carry(spec.envs * spec.buffers),
             first=never if self.network.recurrent else None,
+            own=self._own(hyper, rows),
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         normalizers, store = init_normalizers(observation), None
@@ -195,6 +197,15 @@ class StateLayout:
             store=store,
             partial=jnp.zeros(len(spec.metrics) + PARTIAL_SUMS) if spec.follows else None,
         )
+
+    def _own(self, hyper: Hyper, rows: int) -> dict[str, jax.Array] | None:
+        """Zeros for the algorithm's own fields of samples, `[rows]` by name."""
+        zeros = jnp.zeros((self.spec.steps, self.spec.envs))
+        value, never = zeros if self.spec.critic else None, zeros > 0
+        valid = never if self.spec.has_invalid else None
+        steps = AdvantageInputs(zeros, value, value, never, never, valid, None, hyper.gamma, hyper.gae_lambda)
+        shapes = jax.eval_shape(lambda: self.spec.recipe.fields(hyper, steps))
+        return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[2:]), x.dtype), shapes)
 
     def _action_dtype(self) -> Any:
         parameters = jnp.zeros((1, self.network.distribution.size))

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import jax
 
+from stellaris_jax.agent.advantages import AdvantageInputs
 from stellaris_jax.agent.losses.common import METRICS, LossInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
@@ -64,6 +65,10 @@ class Algorithm(Numbered):
             f"system.truncation={config.system.truncation} changes nothing under algorithm.name="
             f"{config.algorithm.name}; accepted: {', '.join(cls.truncations)}.",
         )
+
+    def fields(self, steps: AdvantageInputs) -> dict[str, jax.Array]:
+        """Own fields of samples, `[T, N]` by name, from the steps of a batch; the loss finds them in `batch.own`."""
+        return {}
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
         """Loss of a minibatch, a scalar, and its `metrics`, scalars by name without gradient; see `total`."""

@@ -55,6 +55,7 @@ class Samples(NamedTuple):
       first: see `Past`; `None` without memory.
       carry: see `Past`, one row per sequence; `None` without memory.
       version: version of the behaviour policy, int32; `None` if all samples of a fragment have the same.
+      own: the algorithm's own fields, by name; `None` without any.
     """
 
     obs: jax.Array
@@ -70,6 +71,7 @@ class Samples(NamedTuple):
     first: jax.Array | None = None
     carry: Carry = None
     version: jax.Array | None = None
+    own: Any = None
 
     @property
     def past(self) -> Past | None:
