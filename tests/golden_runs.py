@@ -74,6 +74,8 @@ TABLE = {
     **_each("delays.by", "episodes", "system=areal", "system.sync_steps=4", *FAST),
     "impact, pipelined": Case((*SMALL, FAST[0], "system=impact", "system.actors=pipelined")),
     **_each("algorithm", "a3po bapo cispo decoupled impact impala importance ppo sapo tis topr", *FAST),
+    **_each("algorithm.advantage", "gae nstep vtrace group none", *FAST),
+    **_each("algorithm.optimizer", "sgd rmsprop", *FAST),
     **_each("algorithm.masks=[]", "icepop dppo opsm m2po", "system=async", *FAST),
     **_each("system.corrections=[]", "less_momentum norm_ratio ess", "system=async", *FAST),
     **_each("system.truncation", "weight surrogate artifact", *FAST),

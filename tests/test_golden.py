@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from operator import attrgetter
 
 import golden_runs
 import pytest
@@ -21,6 +22,7 @@ KINDS = {
     "system.rule": "rule", "system.weights": "weight", "system.admission": "admission",
     "system.corrections": "correction", "system.data_admission": "data_admission", "algorithm": "algorithm",
     "algorithm.masks": "mask", "scaling": "scaling", "network.memory": "memory",
+    "algorithm.advantage": "advantage", "algorithm.optimizer": "optimizer", "network.policy": "policy",
 }  # fmt: skip
 """Keys whose values are names of a kind in the registry."""
 
@@ -33,7 +35,8 @@ def given() -> dict[str, set[str]]:
     values: dict[str, set[str]] = {"algorithm": {Config().algorithm.name}, "scaling": {Config().scaling.rule}}
     for key, value in (*pairs, *((f"system.{key}", str(value)) for key, value in vars(Config().system).items())):
         values.setdefault(key, set()).update(part.strip(" '\"") for part in value.strip("[]").split(","))
-    values["network.memory"].add(Config().network.memory)
+    for key in ("network.memory", "network.policy", "algorithm.advantage", "algorithm.optimizer"):
+        values.setdefault(key, set()).add(attrgetter(key)(Config()))
     return values
 
 

@@ -7,13 +7,13 @@ computed by learners, for minibatches of sequences. To add one, subclass `Advant
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.losses.common import Steps
+from stellaris_jax.agent.losses.common import AdvantageInputs, Steps
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.losses.vtrace import vtrace
 from stellaris_jax.agent.networks.policy_network import VALUE, has_outputs
@@ -21,38 +21,6 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
-
-
-class AdvantageInputs(NamedTuple):
-    """Inputs of an estimator, arrays `[T, N]` over T steps of N environments.
-
-    Attributes:
-      reward: rewards after clipping and scaling.
-      value: values of the observations; `None` without a critic.
-      next_value: values of the next observations before any reset; `None` without a critic.
-      terminated: whether the step ended the task, bool.
-      truncated: whether a time limit ended the episode with the step, bool.
-      valid: whether to learn from the step, bool; `None` if all steps are valid.
-      log_ratio: log(pi / mu) of the learner's policy; `None` unless learners compute the estimate.
-      gamma: discount of a step (`algorithm.gamma`).
-      gae_lambda: decay of longer sums (`algorithm.gae_lambda`).
-    """
-
-    reward: jax.Array
-    value: Any
-    next_value: Any
-    terminated: jax.Array
-    truncated: jax.Array
-    valid: jax.Array | None
-    log_ratio: jax.Array | None
-    gamma: Number
-    gae_lambda: Number
-
-    @property
-    def ends(self) -> jax.Array:
-        """Whether no later step of the same episode counts, bool: its end, or an invalid step."""
-        ends = self.terminated | self.truncated
-        return ends if self.valid is None else ends | ~self.valid
 
 
 class Estimate(NamedTuple):

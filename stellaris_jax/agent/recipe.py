@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.advantages import GAE, Advantage, AdvantageInputs, Estimate
+from stellaris_jax.agent.advantages import GAE, Advantage, Estimate
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.algorithm import Algorithm
-from stellaris_jax.agent.losses.common import LossInputs
+from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs
 from stellaris_jax.agent.losses.ppo import PPO
 
 

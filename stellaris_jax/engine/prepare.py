@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.advantages import AdvantageInputs, Estimate
+from stellaris_jax.agent.advantages import Estimate
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps
 from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry

@@ -13,9 +13,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stellaris_jax.agent.advantages import AdvantageInputs
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.config.tree import Config

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import jax
 
-from stellaris_jax.agent.advantages import AdvantageInputs
-from stellaris_jax.agent.losses.common import METRICS, LossInputs, Metrics
+from stellaris_jax.agent.losses.common import METRICS, AdvantageInputs, LossInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered
@@ -32,7 +31,7 @@ class Algorithm(Numbered):
     """Estimator of advantages and targets, unless `algorithm.advantage` names another."""
 
     advantages: ClassVar[tuple[str, ...]] = ()
-    """Estimators that `algorithm.advantage` may name; empty if any."""
+    """Values of `algorithm.advantage` that are accepted; empty if all are."""
 
     standardises: ClassVar[bool] = True
     """Whether advantages are standardised over a batch, or by learners over a minibatch."""
@@ -52,10 +51,9 @@ class Algorithm(Numbered):
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         named, name = config.algorithm.advantage, f"algorithm.name={config.algorithm.name}"
-        accepted = ", ".join(("own", *cls.advantages))
         yield (
-            named == "own" or not cls.advantages or named in cls.advantages,
-            f"algorithm.advantage={named} is not possible with {name}; accepted: {accepted}.",
+            not cls.advantages or named in cls.advantages,
+            f"algorithm.advantage={named} is not possible with {name}; accepted: {', '.join(cls.advantages)}.",
         )
         yield from has_outputs(config, cls.needs, name)
         if named == "own":

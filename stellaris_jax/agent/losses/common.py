@@ -36,6 +36,38 @@ class Steps(NamedTuple):
     truncated: jax.Array
 
 
+class AdvantageInputs(NamedTuple):
+    """Inputs of an estimator, arrays `[T, N]` over T steps of N environments.
+
+    Attributes:
+      reward: rewards after clipping and scaling.
+      value: values of the observations; `None` without a critic.
+      next_value: values of the next observations before any reset; `None` without a critic.
+      terminated: whether the step ended the task, bool.
+      truncated: whether a time limit ended the episode with the step, bool.
+      valid: whether to learn from the step, bool; `None` if all steps are valid.
+      log_ratio: log(pi / mu) of the learner's policy; `None` unless learners compute the estimate.
+      gamma: discount of a step (`algorithm.gamma`).
+      gae_lambda: decay of longer sums (`algorithm.gae_lambda`).
+    """
+
+    reward: jax.Array
+    value: Any
+    next_value: Any
+    terminated: jax.Array
+    truncated: jax.Array
+    valid: jax.Array | None
+    log_ratio: jax.Array | None
+    gamma: Number
+    gae_lambda: Number
+
+    @property
+    def ends(self) -> jax.Array:
+        """Whether no later step of the same episode counts, bool: its end, or an invalid step."""
+        ends = self.terminated | self.truncated
+        return ends if self.valid is None else ends | ~self.valid
+
+
 class Samples(NamedTuple):
     """Training data, one row per environment step, with leading axes `[B]` (or `[T, N]` before flattening).
 

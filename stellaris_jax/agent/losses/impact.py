@@ -30,7 +30,7 @@ class IMPACT(TargetNetwork):
     """
 
     advantage = "none"  # the loss computes V-trace's
-    advantages = ("none",)
+    advantages = ("own",)
     needs = (VALUE,)
     sequences = True
     clip: Number = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")

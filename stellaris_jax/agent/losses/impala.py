@@ -20,7 +20,7 @@ class IMPALA(Algorithm):
     """IMPALA's actor-critic (Espeholt et al. 2018): sg(min(rho-bar, r)) (q - V) log pi, with V-trace's targets."""
 
     advantage = "none"  # the loss computes V-trace's
-    advantages = ("none",)
+    advantages = ("own",)
     needs = (VALUE,)
     sequences = True
     truncations = ("weight", "surrogate", "none")  # artifact does not change ratios of at most rho
