@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from training import TINY, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config, register
-from stellaris_jax.agent.advantages import GAE, Group, NStep, VTrace
+from stellaris_jax.agent.advantages import GAE, Estimate, Group, NStep, VTrace
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs, Metrics, total
@@ -33,7 +33,7 @@ seeds = st.integers(0, 2**32 - 1)
 def kinds() -> Iterator[None]:
     """What a test registers is forgotten again."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("policy", "algorithm", "optimizer"):
+        for name in ("policy", "algorithm", "optimizer", "advantage"):
             kind = register[name]
             list(kind)
             for attribute in ("_entries", "_places"):
@@ -279,3 +279,64 @@ def test_metrics_that_are_not_declared_are_told() -> None:
     returns_to_go(metrics={"policy_loss": "loss of the policy"})
     with pytest.raises(ConfigError, match=r"ReturnsToGo\.loss .* returns the metrics entropy, policy_loss, not those"):
         Trainer(tiny(*PLAIN, steps(1))).run()
+
+
+# What plug-ins return ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"evaluate": lambda *_: {"value": jnp.zeros(2)}}, "evaluates value, not the outputs that it declares"),
+        (
+            {"evaluate": lambda *_: {"distribution": jnp.zeros((2, 2)), "value": jnp.zeros((2, 1))}},
+            r"evaluates value as float32\[2, 1\] for 2 rows, not \[2\]",
+        ),
+        ({"act": lambda *_: (jnp.zeros((2, 9)), None)}, r"acts with float32\[2, 9\]"),
+        ({"evaluate": lambda *_: 1 / 0}, "cannot be traced by JAX"),
+    ],
+    ids=["names", "shape", "act", "raises"],
+)
+def test_what_a_policy_returns_is_checked(changed: dict[str, Any], told: str) -> None:
+    register.policy("test/wrong")(type("Wrong", (ActorCritic,), changed))
+    with pytest.raises(ConfigError, match=rf"network\.policy=test/wrong .*{told}"):
+        Trainer(tiny("network.policy=test/wrong", steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("estimate", "told"),
+    [
+        (lambda self, steps: Estimate(steps.reward[0], steps.value), "estimates advantage as float32"),
+        (lambda self, steps: Estimate(steps.reward, None), "estimates target as None"),
+        (lambda self, steps: steps.nothing, "cannot be traced by JAX"),
+    ],
+    ids=["shape", "target", "raises"],
+)
+def test_what_an_estimator_returns_is_checked(estimate: Any, told: str) -> None:
+    register.advantage("test/wrong")(type("Wrong", (GAE,), {"estimate": estimate, "__module__": "somebody"}))
+    with pytest.raises(ConfigError, match=rf"algorithm\.advantage=test/wrong .*{told}"):
+        Trainer(tiny("algorithm.advantage=test/wrong", steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (lambda self, steps: {"returns": steps.reward.mean()}, "makes returns as float32"),
+        (lambda self, steps: [steps.reward], "returns list from fields"),
+    ],
+    ids=["shape", "list"],
+)
+def test_own_fields_are_checked(fields: Any, told: str) -> None:
+    returns_to_go(fields=fields)
+    with pytest.raises(ConfigError, match=rf"algorithm\.name=test/returns .*{told}"):
+        Trainer(tiny(*PLAIN, steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_penalty_that_the_loss_does_not_have_is_refused() -> None:
+    returns_to_go()
+    with pytest.raises(ConfigError, match=r"kl_coefficient=0\.1 changes nothing under algorithm\.name=test/returns"):
+        tiny(*PLAIN, "algorithm.kl_coefficient=0.1")

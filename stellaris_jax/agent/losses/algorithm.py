@@ -55,6 +55,11 @@ class Algorithm(Numbered):
             not cls.advantages or named in cls.advantages,
             f"algorithm.advantage={named} is not possible with {name}; accepted: {', '.join(cls.advantages)}.",
         )
+        coefficient = config.algorithm.kl_coefficient
+        yield (
+            coefficient == 0.0 or "kl" in cls.metrics,
+            f"algorithm.kl_coefficient={coefficient} changes nothing under {name}: it has no metric kl; accepted: 0.",
+        )
         yield from has_outputs(config, cls.needs, name)
         if named == "own":
             yield from has_outputs(config, register.advantage[cls.advantage].needs, f"{name} with {cls.advantage}")
