@@ -177,6 +177,7 @@ def test_what_needs_a_critic_says_so(overrides: list[str], told: str) -> None:
             ["algorithm=impala", "algorithm.advantage=gae"],
             "algorithm.advantage=gae is not possible with algorithm.name",
         ),
+        (["algorithm.advantage=none"], "needs advantages, which algorithm.advantage=none does not give"),
         (["algorithm.advantage=group", "algorithm.advantage_options.size=3"], "size=3 must divide env.num_envs=8"),
         (["algorithm.optimizer=sgd", "system.aggregation=fractional"], "system.aggregation=fractional is not possible"),
         (["algorithm.optimizer=sgd", "system.corrections=[less_momentum]"], "algorithm.optimizer=sgd does not use"),

@@ -20,6 +20,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 
@@ -36,6 +38,7 @@ from stellaris_jax.agent.losses.common import (
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
 
 
 class PolicyObjective(Algorithm):
@@ -44,6 +47,17 @@ class PolicyObjective(Algorithm):
     advantage = "gae"
     standardises = True
     value_clip: Number = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield from super().conditions(config, section)
+        named, kinds = config.algorithm.advantage, register.advantage.items()
+        able = [name for name, kind in kinds if "advantage" in kind.gives]
+        yield (
+            named in able or named not in register.advantage,
+            f"algorithm.name={config.algorithm.name} needs advantages, which algorithm.advantage={named} does not give; "
+            f"accepted: {', '.join(able)}.",
+        )
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         """Objective of each sample to maximise, `[B]`; `ratio` is pi / mu after Eq. 2."""
