@@ -55,8 +55,8 @@ class PolicyObjective(Algorithm):
         able = [name for name, kind in kinds if "advantage" in kind.gives]
         yield (
             named in able or named not in register.advantage,
-            f"algorithm.name={config.algorithm.name} needs advantages, which algorithm.advantage={named} does not give; "
-            f"accepted: {', '.join(able)}.",
+            f"algorithm.name={config.algorithm.name} needs advantages, which algorithm.advantage={named} does not "
+            f"give; accepted: {', '.join(able)}.",
         )
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
