@@ -62,8 +62,13 @@ def age(fragment: Fragment, view: DataView) -> int:
 
 
 def places(eta: int, view: DataView) -> int:
-    """Fragments that may be begun: (eta + completed + 1) A - (A formed + outstanding), AReaL's formula."""
-    return (eta + view.completed + 1 - view.formed) * view.shards - view.outstanding
+    """Number of fragments that may be begun within a begin limit of eta batches.
+
+    A (eta + 1 - unfinished) - outstanding, where unfinished batches are formed and not completed. AReaL's formula is
+    the same in other terms.
+    """
+    unfinished = view.formed - view.completed
+    return (eta + 1 - unfinished) * view.shards - view.outstanding
 
 
 @register.data_admission("fifo")
@@ -108,10 +113,11 @@ def in_order_of_begin(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 @register.data_admission("ready_first")
 class ReadyFirst(DataAdmission):
-    """Gate on begins, first come first served: data begins at most eta batches ahead (NeMo-RL's ready_first).
+    """Begin limit, first come first served: data begins at most eta batches ahead (NeMo-RL's ready_first).
 
-    A fragment may begin while (eta + completed + 1) A - (A formed + waiting + under way) > 0. Nothing is dropped. A
-    fragment that takes long may become older than eta. Its cost: actors wait. Bias: none.
+    A fragment may begin while outstanding < A (eta + 1 - unfinished). A is the number of shards, outstanding fragments
+    wait or are under way, and unfinished batches have gradients to come. Nothing is dropped. A fragment that takes long
+    may become older than eta. Its cost: actors wait. Bias: none.
     """
 
     eta: int = knob(1, "batches that actors may be ahead of the learners (eta)", within="[0, inf)")
@@ -126,7 +132,7 @@ class ReadyFirst(DataAdmission):
 
 @register.data_admission("capacity")
 class DataCapacity(ReadyFirst):
-    """AReaL's capacity: the gate of ready_first, and of the fragments that wait those begun first.
+    """AReaL's capacity: the begin limit of ready_first, and of the fragments that wait those begun first.
 
     Fragments that are complete do not wait for those under way, so that a slow one may become older than eta. Its cost:
     actors wait. Bias: none.
@@ -158,8 +164,9 @@ class BoundedData(DataAdmission):
     """Bound on the age of data, by dropping what is older (verl, prime-rl) or by waiting for it.
 
     `by=drop`: actors never wait for the bound, and fragments of age > bound are dropped. Its waste: their rollouts.
-    Bias: slow fragments are dropped more often. `by=wait`: the gate of `capacity` with eta = bound, and no batch is
-    formed without a fragment that would be too old for the next one. Its cost: actors and learners wait. Bias: none.
+    Bias: slow fragments are dropped more often. `by=wait`: the begin limit of `capacity` with eta = bound, and no
+    batch is formed without a fragment that would be too old for the next one. Its cost: actors and learners wait. Bias:
+    none.
     """
 
     bound: int = knob(1, BOUND, within="[0, inf)")
@@ -183,7 +190,9 @@ class BoundedData(DataAdmission):
 
 @register.data_admission("window")
 class Window(DataAdmission):
-    """Gate and bound: actors begin at most `bound` batches ahead, and older fragments are dropped (NeMo-RL's windowed).
+    """Begin limit and bound on age: NeMo-RL's windowed.
+
+    Actors begin at most `bound` batches ahead, and older fragments are dropped.
 
     Its cost: actors wait. Its waste and bias: fragments slower than the window are dropped.
     """
