@@ -60,6 +60,12 @@ def test_a_plan_may_have_a_queue_that_no_machine_holds(overrides: list[str]) -> 
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_lag_that_no_plan_reaches_is_refused() -> None:
+    ended = call("plan.py", *FREE, "system.data_admission=fixed", f"{OPTIONS}.lag={HUGE}")
+    assert ended.returncode == 2
+    assert f"error: {OPTIONS}.lag must be in [0, 100000), not {HUGE}." in ended.stderr
+
+
 def test_a_row_is_the_first_that_is_free() -> None:
     """A restored queue knows its free rows from the fragments that have one."""
     settings = (*FREE, "delays=pareto", "system.data_admission=newest", "system.data_queue=12", f"{OPTIONS}.bound=0")

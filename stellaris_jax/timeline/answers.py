@@ -15,7 +15,7 @@ def is_truth(answer: Any) -> bool:
     """Whether an answer is true or false: a bool, or an array of one bool."""
     if isinstance(answer, bool):
         return True
-    return getattr(answer, "shape", None) == () and getattr(answer, "dtype", None) == bool
+    return getattr(answer, "shape", None) == () and getattr(answer, "dtype", None) == np.dtype(bool)
 
 
 def is_count(answer: Any, least: int) -> bool:

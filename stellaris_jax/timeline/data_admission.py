@@ -219,7 +219,7 @@ class Fixed(DataAdmission):
     fresher. Its cost: both wait for the slowest shard. Bias: none.
     """
 
-    lag: int = knob(1, "batches that data are behind, exactly", within="[0, inf)")
+    lag: int = knob(1, "batches that data are behind, exactly", within="[0, 100000)")
 
     @property
     def queued_batches(self) -> int:
