@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Protocol
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
-from stellaris_jax.config.schema import knob
+from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.answers import decision, is_count
 from stellaris_jax.timeline.records import Fragment
 
 BOUND = "the most batches that data may be behind"
@@ -99,7 +101,8 @@ class DataAdmission(Optioned):
 
     def evicts(self, view: DataView) -> Sequence[Fragment]:
         """Waiting fragments to drop now: by default those that it does not keep."""
-        return [fragment for fragment in view.waiting if not self.keeps(age(fragment, view), view)]
+        ages = ((fragment, age(fragment, view)) for fragment in view.waiting)
+        return [fragment for fragment, old in ages if not decision(self, "keeps", self.keeps(old, view))]
 
     def selects(self, view: DataView) -> Sequence[Fragment]:
         """Fragments of the next batch: A of those that wait, or fewer to wait for more."""
@@ -182,6 +185,9 @@ class BoundedData(DataAdmission):
     def keeps(self, age: int, view: DataView) -> bool:
         return self.by == "wait" or age <= self.bound
 
+    def evicts(self, view: DataView) -> Sequence[Fragment]:
+        return () if self.by == "wait" else super().evicts(view)
+
     def selects(self, view: DataView) -> Sequence[Fragment]:
         if self.by == "wait" and any(age(fragment, view) >= self.bound for fragment in view.rolling.values()):
             return ()
@@ -222,7 +228,7 @@ class Fixed(DataAdmission):
     fresher. Its cost: both wait for the slowest shard. Bias: none.
     """
 
-    lag: int = knob(1, "batches that data are behind, exactly", within="[0, inf)")
+    lag: int = knob(1, "batches that data are behind, exactly", within="[0, 100000)")
 
     @property
     def queued_batches(self) -> int:
@@ -283,14 +289,29 @@ class EvictStalest(DataAdmission):
 
 
 def admission_of(system: SystemConfig) -> DataAdmission:
-    """Data admission of a configuration."""
+    """Data admission of a configuration. Raises ConfigError unless its `blocks` is true or false."""
     admission: DataAdmission = register.data_admission[system.data_admission](system.data_admission_options)
+    blocks: object = admission.blocks
+    if not isinstance(blocks, bool):
+        raise ConfigError(f"{_attribute(system, admission, 'blocks')} must be true or false, not {shown(blocks)}.")
     return admission
 
 
 def queue_capacity(system: SystemConfig, shards: int) -> int:
-    """Fragments that may wait before actors wait."""
-    return system.data_queue or admission_of(system).queued_batches * shards
+    """Fragments that may wait before actors wait. Raises ConfigError for a length that no queue has."""
+    admission = admission_of(system)
+    if system.data_queue:
+        return system.data_queue
+    batches = admission.queued_batches
+    if not is_count(batches, 1):
+        wanted = "must be an integer of at least 1"
+        raise ConfigError(f"{_attribute(system, admission, 'queued_batches')} {wanted}, not {shown(batches)}.")
+    return int(batches) * shards
+
+
+def _attribute(system: SystemConfig, admission: DataAdmission, name: str) -> str:
+    """Beginning of a sentence on an attribute of the data admission."""
+    return f"system.data_admission={system.data_admission}: {type(admission).__name__}.{name}"
 
 
 def store_rows(system: SystemConfig, shards: int) -> int:
