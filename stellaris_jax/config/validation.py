@@ -193,10 +193,12 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     """Conditions on the keys of independent actors."""
     system, envs, devices, shards = c.system, c.env.num_envs, c.engine.devices, c.actor_shards
     each = f" times engine.devices={devices}" if devices > 1 else ""
+    kept = f"; a run that is resumed keeps its shards, so give an engine.devices that divides {envs // shards}"
+    fewer = f"; on so many devices, give one that divides {envs // devices}"
     yield (
         envs % (shards * devices) == 0,
         f"system.actor_shards={shards}{each} must divide env.num_envs={envs}"
-        + (f"; on so many devices, give one that divides {envs // devices}." if devices > 1 else "."),
+        f"{'' if devices == 1 else kept if c.resume else fewer}.",
     )
     yield (
         shards <= c.platform.actors,
@@ -226,7 +228,7 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     yield (
         c.delays.by == "steps" or not c.engine.distributed,
-        "delays.by=episodes is not possible with engine.distributed=true; delays.by=steps is.",
+        "engine.distributed=true is not possible with delays.by=episodes; engine.distributed=false is.",
     )
     yield (
         c.delays.by == "steps" or c.engine.members != "together" or c.num_seeds == 1,
@@ -242,5 +244,5 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     yield (
         c.executor != "live" or actors in (0, shards),
         f"live.actors={actors} is not possible with independent actors, whose {shards} shards are an actor each; "
-        f"leave it at 0, or give system.actor_shards={actors}.",
+        f"{'set it to 0' if c.resume else f'leave it at 0, or give system.actor_shards={actors}'}.",
     )

@@ -8,7 +8,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stellaris_jax.agent.losses.common import DRIFT, METRICS
 from stellaris_jax.base.errors import ConfigError, RunError
@@ -17,6 +16,7 @@ from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 from stellaris_jax.envs.names import retold
+from stellaris_jax.timeline.answers import is_truth
 
 ROWS, PARAMETERS, INPUTS = 2, 4, 3
 """Numbers of gradients, parameters and features in the trial calls of plug-ins."""
@@ -36,9 +36,7 @@ def check_plugins(config: Config) -> None:
 
 def check_answer(callback: Callable[..., object], answer: object) -> bool:
     """Answer of a callback as a bool. Raises RunError for anything but true, false and None."""
-    if answer is None or isinstance(answer, bool | np.bool_):
-        return bool(answer)
-    if isinstance(answer, jax.Array | np.ndarray) and answer.shape == () and answer.dtype == bool:
+    if answer is None or is_truth(answer):
         return bool(answer)
     name = next((name for name, thing in register.callback.items() if thing is callback), None)
     label = f"the callback {name}" if name else "a callback"

@@ -142,7 +142,7 @@ class FreeActors:
             raise RunError(
                 f"Actors have begun {self.since_batch} fragments while no batch was completed, until "
                 f"{tick / SECOND:g} simulated seconds: delays.actor is too short beside delays.learner, or learners "
-                "wait for ever."
+                f"or system.data_admission={self.queue.system.data_admission} wait for ever."
             )
 
     def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
