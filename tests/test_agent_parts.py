@@ -203,6 +203,36 @@ def test_gradient_descent_takes_the_step_of_equation_4() -> None:
     np.testing.assert_allclose(updates, -hyper.learning_rate * gradient)
 
 
+@pytest.mark.parametrize("overrides", [[], ["system.aggregation=fractional"], ["system.corrections=[less_momentum]"]])
+def test_parts_of_a_policy_have_learning_rates_of_their_own(overrides: list[str]) -> None:
+    """The critic's parameters do not move at a tiny rate, and the actor's move as far as without it."""
+    plain, own = (
+        Trainer(tiny(steps(3), *overrides, *rates)) for rates in ([], ["algorithm.learning_rates.critic=1e-20"])
+    )
+    start = plain.network.unravel(np.asarray(plain.state.params[0]))
+    plain.run()
+    own.run()
+    before, after = (trainer.network.unravel(trainer.state.params[0]) for trainer in (plain, own))
+    for name in before:
+        leaves = zip(*map(jax.tree.leaves, (start[name], after[name])), strict=True)
+        changed = [not np.allclose(x, y, rtol=0.0, atol=1e-9) for x, y in leaves]
+        assert any(changed) == (name != "critic"), name
+    assert Trainer(tiny(steps(1), "algorithm.learning_rates.critic=3e-3")).spec.parts == ("critic",)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("algorithm.learning_rates.critics=1e-3", "algorithm.learning_rates.critics belongs to no part of the policy"),
+        ("algorithm.learning_rates.critic=0", "algorithm.learning_rates.critic must be greater than 0, not 0"),
+        ("algorithm.learning_rates.critic=fast", "algorithm.learning_rates.critic must be greater than 0, not 'fast'"),
+    ],
+)
+def test_learning_rates_of_parts_are_checked(override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Trainer(tiny(override))
+
+
 @pytest.mark.usefixtures("kinds")
 def test_an_optimizer_of_matrices_sees_them() -> None:
     shapes: list[Any] = []

@@ -29,6 +29,10 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
     Raises:
       ConfigError: a part returns what training cannot use; reports the first one.
     """
+    for name in spec.parts:
+        if name not in network.template:
+            parts = ", ".join(sorted(network.template))
+            raise ConfigError(f"algorithm.learning_rates.{name} belongs to no part of the policy; accepted: {parts}.")
     if not type(network).__module__.startswith(OWN):
         _check_policy(network, config)
     if not type(spec.advantage).__module__.startswith(OWN):
