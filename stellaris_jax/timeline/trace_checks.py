@@ -86,6 +86,7 @@ class DataChecks:
         _require(names == sorted(set(names)), "the fragments of a batch are not in order, or not different")
         for fragment in batch.fragments:
             self._leave(fragment)
+            _require(fragment.versions[-1] <= batch.clock, "a fragment is of a newer version than its batch")
         self._formed += 1
         self.batches[batch.index], self._used[batch.index] = batch, set()
 
