@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import REPOSITORY
+from study_helpers import empty_study
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.timeline import Timeline
-from studies.actors import answers, choices, figures, store
+from studies.actors import answers, choices, figures, laws, store
 from studies.actors import cells as cells_module
 from studies.actors.cells import (
     ADMISSIONS,
@@ -82,12 +83,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    (tmp_path / "results").mkdir()
-    page = "\n".join(line for figure in answers.ANSWERS for line in answers.markers(figure))
-    (tmp_path / "results" / "README.md").write_text(
-        f"# Title\n{page}\n<!-- made by scripts/reproduce.py: begin -->\n<!-- made by scripts/reproduce.py: end -->\n"
-    )
-    return Study(tmp_path / "runs", tmp_path / "results")
+    return empty_study(tmp_path)
 
 
 def test_the_page_has_the_answers_of_its_data() -> None:
@@ -147,8 +143,8 @@ def test_areas_by_hand() -> None:
 def test_best_rate_is_the_summit_of_a_parabola() -> None:
     rates = np.log([1e-3, 2e-3, 4e-3, 8e-3])
     areas = -((rates - np.log(3e-3)) ** 2)
-    np.testing.assert_allclose(choices.peak(areas[None], rates), np.log([3e-3]))
-    assert choices.peak(np.array([[4.0, 3.0, 2.0, 1.0]]), rates) == rates[:1], "at an end it is that rate"
+    np.testing.assert_allclose(laws.peak(areas[None], rates), np.log([3e-3]))
+    assert laws.peak(np.array([[4.0, 3.0, 2.0, 1.0]]), rates) == rates[:1], "at an end it is that rate"
 
 
 @pytest.mark.parametrize("edge", [0.0, 2.0, 16.0])
@@ -158,13 +154,13 @@ def test_the_law_is_found(edge: float) -> None:
     best = 1e-2 * np.minimum(1.0, (1.0 + edge) / (1.0 + np.array(lags)))
     areas = 1.0 - 0.05 * (np.log(rates)[None, :, None] - np.log(best)[:, None, None]) ** 2
     areas = areas + 1e-4 * np.random.default_rng(1).normal(size=(6, 10, 16))
-    fitted = choices.law(areas, lags, list(rates), 200)
+    fitted = laws.law(areas, lags, list(rates), 200)
     slope = np.polyfit(np.log1p(lags), np.log(best), 1)[0]
     assert fitted.slope.value == pytest.approx(slope, abs=0.02)
     assert fitted.crossover.value == pytest.approx(edge, abs=0.15)
     assert fitted.slope.low <= fitted.slope.value <= fitted.slope.high
     np.testing.assert_allclose([one.value for one in fitted.best], best, rtol=0.05)
-    falls = choices.below("falls", "–", fitted.slope, 0.0, 16)
+    falls = laws.below("falls", "–", fitted.slope, 0.0, 16)
     assert (falls.verdict == "holds") == (edge < 16.0) and (falls.p or 0.0) >= 1 / 200
 
 

@@ -30,8 +30,11 @@ def panels(
     path: Path,
     title: str,
     logarithmic: bool = False,
+    joined: bool = True,
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
+
+    Methods named alike up to their last comma share a colour, and differ in their lines.
 
     Args:
       tasks: curves by method, by task; a curve has a point for each tick.
@@ -41,15 +44,18 @@ def panels(
       path: picture to write.
       title: title of the picture.
       logarithmic: whether the measure's axis is logarithmic.
+      joined: whether lines join the points of a curve; not for settings without an order.
     """
     figure = titled(title, 3.4)
+    styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
     for number, (task, curves) in enumerate(tasks.items(), 1):
         axes = figure.add_subplot(1, len(tasks), number)
         for index, (method, points) in enumerate(curves.items()):
             middle, low, high = np.array(points).T
             places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
-            colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS)]
-            axes.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=in_legend(method))
+            colour, line, marker = styles[method]
+            shown = {"linestyle": line if joined else "", "marker": marker, "markersize": 4, "label": in_legend(method)}
+            axes.plot(places, middle, color=colour, **shown)
             axes.vlines(places, low, high, color=colour, linewidth=1.2)
         axes.set_xticks(range(len(ticks[task])), ticks[task], fontsize=TEXT - 1)
         axes.set_xlabel(axis, fontsize=TEXT)
@@ -62,3 +68,14 @@ def panels(
     handles = figure.axes[0].get_legend_handles_labels()[0]
     legend_below(figure, handles, min(6, len(handles)), "bars: 95 % intervals over seeds")
     return save(figure, path)
+
+
+def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, line and marker of each method."""
+    families = [method.rpartition(", ")[0] or method for method in methods]
+    colours = dict.fromkeys(families)
+    styles = {}
+    for index, (method, family) in enumerate(zip(methods, families, strict=True)):
+        member = families[:index].count(family)
+        styles[method] = (COLOURS[list(colours).index(family) % len(COLOURS)], LINES[member], "os^D"[member])
+    return styles
