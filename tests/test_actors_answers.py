@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,6 +55,10 @@ def test_a_true_law_is_not_published_as_refuted(study: Study, monkeypatch: pytes
     falls, slower, steepens = (claims[start::3] for start in range(3))
     assert {claim.verdict for claim in falls} == {HOLDS} and not any(claim.survives for claim in slower)
     assert {bool(claim.survives) for claim in steepens} == {edge > 0.0}, "a constant before tells it from a power law"
+    (row,) = [line for line in answers.block("rates", study.results).splitlines() if line.startswith("| crossover")]
+    for cell in row.split("|")[2:5]:
+        value, low, high = (float(number) for number in re.findall(r"[\d.]+", cell))
+        assert low <= value <= high and value == pytest.approx(edge, abs=0.3)
 
 
 def test_a_power_law_is_published_as_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +67,7 @@ def test_a_power_law_is_published_as_one(study: Study, monkeypatch: pytest.Monke
         "ruled out on 3 of 3 tasks: it falls more slowly than 1 / (1 + lag) on cartpole, acrobot and breakout" in text
     )
     assert not any(claim.survives for claim in claims[2::3]), "it does not steepen"
+    assert "beyond | – | – | – |" in text.replace("; the largest lag: none was reached", "")
 
 
 def test_a_steeper_fall_is_published_as_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +146,8 @@ def test_corrections_say_of_how_many_and_drop_nothing() -> None:
             claim(fresh.format("breakout", 8), HOLDS),
         ]
     )
-    assert "shown to learn more than PPO in 1 of 3 comparisons: cartpole, lag 8: TIS." in text
-    assert "shown to learn less than PPO in 1 of 3 comparisons: cartpole, lag 2: TIS." in text
+    assert "shown to learn more than PPO in 1 of 3 comparisons: TIS on cartpole (lag 8)." in text
+    assert "shown to learn less than PPO in 1 of 3 comparisons: TIS on cartpole (lag 2)." in text
     assert "On cartpole PPO is shown to learn more from data of a lag of 2 batches than from fresh data" in text
     assert "On breakout PPO is shown to learn less from data of a lag of 8 batches than from fresh data" in text
     assert "TIS replaces PPO's clipped objective" in text

@@ -41,7 +41,8 @@ SURE = (
 )
 PAIRED = "Comparisons are of equal seeds (paired t-test)."
 TESTS = {
-    "bounds": f"{PAIRED} Durations of dropped fragments are compared with 1, their returns with 0 (one-sample t-test)."
+    "bounds": f"{PAIRED} Durations of dropped fragments, relative to all, are tested against 1, and their returns, "
+    "less those of used ones, against 0 (one-sample t-tests)."
 }
 """Tests of the figures with others than the paired one."""
 SURE_OF_RATES = (
@@ -58,6 +59,8 @@ PICTURES = {
 """Content of each figure's picture."""
 LEVELS = {"bounds": "bound", "sync": "sync_steps", "corrections": "lag", "rates": "lag"}
 """Column of each figure's level."""
+CROSSOVER = "crossover in batches, with 1 / (1 + lag) beyond; the largest lag: none was reached"
+"""Row of the crossover; it is left out where the law is ruled out."""
 UNCLIPPED = ("TIS", "V-trace", "CISPO")
 """Objectives without PPO's clip; the others keep it."""
 
@@ -115,15 +118,19 @@ def bounds(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], lis
             f"{of(bare.holds, bare.total)} of equal seconds, and less in {bare.reversed}"
             + (": that asynchrony pays is not shown." if not bare.holds else ".")
         )
-    slower, better, worse = (
-        tally(claims, f"dropped fragments {word}") for word in ("take longer", "have higher returns", "have lower")
-    )
+    slower = tally(claims, "dropped fragments take longer")
     if slower.total:
         sentences.append(
-            f"Dropped fragments are shown to take longer than all in {slower.holds} of {slower.total} settings. Their "
-            f"returns are shown to be higher than those of used ones in {better.holds + worse.reversed} of "
-            f"{slower.total}, and lower in {worse.holds + better.reversed}."
+            f"Dropped fragments are shown to take longer than all in {slower.holds} of {slower.total} settings."
         )
+    for task in dict.fromkeys(row["env"] for row in rows):
+        better, worse = (tally(claims, f"{task}, ", f"have {word} returns than used") for word in ("higher", "lower"))
+        for word, shown_in in (("higher", better.holds + worse.reversed), ("lower", worse.holds + better.reversed)):
+            if shown_in:
+                total = better.total + worse.total
+                sentences.append(
+                    f"On {task} their returns are shown to be {word} than those of used ones in {shown_in} of {total}."
+                )
     sentences += _horizons(rows)
     names = {(row["method"], row["bound"]): _admission(row) for row in rows}
     columns = {"area, equal seconds": "area_seconds", "area, equal batches": "area_batches", "final": "final"}
@@ -137,8 +144,8 @@ def _detectable(claims: Sequence[Claim]) -> list[str]:
         return []
     least, most = (significant(half, 2) for half in (min(halves), max(halves)))
     return [
-        f"Differences in equal seconds have half-widths of {least} to {most}: gaps below its own half-width cannot be "
-        "shown in a comparison."
+        f"Differences in equal seconds have half-widths of {least} to {most}: a gap smaller than its comparison's "
+        "half-width could not be shown."
     ]
 
 
@@ -167,12 +174,11 @@ def _costs(rows: Sequence[Row]) -> list[str]:
     lines = [f"| dropping | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for row in (row for row in rows if row["method"] == DROP):
         name = f"{row['env']}, bound {row['bound']}"
-        share = mean_and_half(row, "dropped", scale=100.0)
+        share = mean_and_half(row, "dropped", 2, 100.0)
         rolled = significant(1.0 / (1.0 - float(row["dropped"])), 2)
-        slower = mean_and_half(row, "fragments_dropped_slowness", scale=100.0, less=1.0)
-        lines.append(
-            f"| {name} | {share} % | {rolled} | {slower} % | {mean_and_half(row, 'fragments_dropped_return')} |"
-        )
+        slower = mean_and_half(row, "fragments_dropped_slowness", 2, 100.0, less=1.0)
+        gap = mean_and_half(row, "fragments_dropped_return", 2)
+        lines.append(f"| {name} | {share} % | {rolled} | {slower} % | {gap} |")
     return lines
 
 
@@ -201,13 +207,14 @@ def corrections(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str]
     """Sentences and table of off-policy corrections by data lag."""
     compared = having(claims, "learns more than PPO")
     helps, hurts = (_named(compared, verdict) for verdict in (HOLDS, REVERSED))
+    found = tally(compared)
     first = (
-        f"A correction is shown to learn more than PPO in {of(len(helps), len(compared))}: {'; '.join(helps)}."
+        f"A correction is shown to learn more than PPO in {of(found.holds, found.total)}: {'; '.join(helps)}."
         if helps
-        else f"None is shown to be needed: in {of(0, len(compared))} a correction is shown to learn more than PPO."
+        else f"None is shown to be needed: in {of(0, found.total)} a correction is shown to learn more than PPO."
     )
     ends = f": {'; '.join(hurts)}." if hurts else "."
-    sentences = [first, f"A correction is shown to learn less than PPO in {of(len(hurts), len(compared))}{ends}"]
+    sentences = [first, f"A correction is shown to learn less than PPO in {of(found.reversed, found.total)}{ends}"]
     tasks = list(dict.fromkeys(row["env"] for row in rows))
     for task in tasks:
         fresh = having(claims, f"{task}: PPO learns more from data of lag 0 than of lag ")
@@ -242,9 +249,19 @@ def corrections(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str]
 
 
 def _named(claims: Sequence[Claim], verdict: str) -> list[str]:
-    """Settings and corrections with a shown verdict."""
-    texts = [claim.claim for claim in claims if shown(claim, verdict)]
-    return [text.removesuffix(" (paired)").replace(" learns more than PPO", "") for text in texts]
+    """Corrections with a shown verdict, as `TIS on cartpole (lags 1, 2) and acrobot (lag 8)`."""
+    lags: dict[str, dict[str, list[str]]] = {}
+    for claim in claims:
+        if shown(claim, verdict):
+            place, _, rest = claim.claim.partition(": ")
+            task, _, lag = place.partition(", lag ")
+            method = rest.partition(" learns")[0]
+            lags.setdefault(method, {}).setdefault(task, []).append(lag)
+    return [
+        f"{method} on "
+        + listed([f"{task} (lag{'s' if at[1:] else ''} {', '.join(at)})" for task, at in places.items()])
+        for method, places in lags.items()
+    ]
 
 
 def _lags(claims: Sequence[Claim], verdict: str) -> str:
@@ -274,12 +291,12 @@ def rates(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list
             if on
         ]
         sentences.append(
-            f"There a fall as 1 / (1 + lag) beyond a crossover is ruled out on {on_tasks(slow + fast, tasks)}: "
-            f"{', and '.join(against)}."
+            f"Where it falls, a fall as 1 / (1 + lag) beyond a crossover is ruled out on "
+            f"{on_tasks(slow + fast, tasks)}: {', and '.join(against)}."
         )
     if fair:
         sentences.append(
-            f"There a fall as 1 / (1 + lag) beyond a crossover is not ruled out on {on_tasks(fair, tasks)}: "
+            f"Where it falls, a fall as 1 / (1 + lag) beyond a crossover is not ruled out on {on_tasks(fair, tasks)}: "
             f"{listed(fair)}."
         )
         bent = [task for task in fair if steepens[task] == HOLDS]
@@ -293,18 +310,17 @@ def rates(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list
             f"On {listed(flat)} the best learning rate is not shown to fall or rise, which is what a crossover "
             "beyond the largest lag would give, too."
         )
-    for task in tasks:
-        fits = {row["method"]: row for row in rows if row["env"] == task}
-        beyond, over_all = (between(fits[name]) for name in ("beyond", "slope"))
-        text = f"On {task} the exponent is {over_all} over all lags, and {beyond} beyond a crossover"
-        crossover = f"; with 1 / (1 + lag) beyond, the crossover is at a lag of {between(fits['crossover'])} batches"
-        sentences.append(text + (crossover if task in (*fair, *flat) else "") + ".")
-    sentences.append("A crossover at 16, the largest lag, means that none was reached.")
+    fits = {(row["env"], row["method"]): between(row) for row in rows if not row["lag"]}
+    law = [task for task in tasks if task in (*fair, *flat)]
+    named = {"slope": "exponent over all lags", "beyond": "exponent beyond a crossover", "crossover": CROSSOVER}
+    fitted = [[fits[task, name] if name != "crossover" or task in law else "–" for task in tasks] for name in named]
     at = {(row["env"], row["lag"]): limited(row) for row in rows if row["lag"]}
-    lines = [f"| data lag, batches | {' | '.join(f'{task}: best learning rate' for task in tasks)} |"]
-    lines.append("|---|" + "---|" * len(tasks))
-    for lag in dict.fromkeys(row["lag"] for row in rows if row["lag"]):
-        lines.append(f"| {lag} | {' | '.join(at.get((task, lag), '') for task in tasks)} |")
+    lags = dict.fromkeys(row["lag"] for row in rows if row["lag"])
+    lines = [f"| | {' | '.join(tasks)} |", "|---" * (1 + len(tasks)) + "|"]
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in zip(named.values(), fitted, strict=True)]
+    lines += ["", f"| data lag, batches | {' | '.join(f'{task}: best learning rate' for task in tasks)} |"]
+    lines.append("|---" * (1 + len(tasks)) + "|")
+    lines += [f"| {lag} | {' | '.join(at.get((task, lag), '') for task in tasks)} |" for lag in lags]
     return sentences, lines
 
 

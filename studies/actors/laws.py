@@ -82,9 +82,12 @@ def law(areas: np.ndarray, lags: Sequence[int], rates: Sequence[float], resample
     edges = crossover(best, ages)
     fitted = -np.maximum(ages - np.log1p(edges[0]), 0.0)
     return Law(
-        [_fit(np.exp(column), seeds) for column in best.T],
-        *(_fit(samples, seeds) for samples in (line, slope_beyond(best, lags), parabola, edges)),
-        np.exp(fitted + np.mean(best[0] - fitted)),
+        best=[_fit(np.exp(column), seeds) for column in best.T],
+        slope=_fit(line, seeds),
+        beyond=_fit(slope_beyond(best, lags), seeds),
+        bend=_fit(parabola, seeds),
+        crossover=_fit(edges, seeds),
+        fitted=np.exp(fitted + np.mean(best[0] - fitted)),
     )
 
 

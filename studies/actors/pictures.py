@@ -54,8 +54,9 @@ def panels(
             middle, low, high = np.array(points).T
             places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
             colour, line, marker = styles[method]
-            shown = {"linestyle": line if joined else "", "marker": marker, "markersize": 4, "label": in_legend(method)}
-            axes.plot(places, middle, color=colour, **shown)
+            style = line if joined else ""
+            name = in_legend(method)
+            axes.plot(places, middle, color=colour, linestyle=style, marker=marker, markersize=4, label=name)
             axes.vlines(places, low, high, color=colour, linewidth=1.2)
         axes.set_xticks(range(len(ticks[task])), ticks[task], fontsize=TEXT - 1)
         axes.set_xlabel(axis, fontsize=TEXT)

@@ -124,12 +124,12 @@ def table(
     return lines
 
 
-def mean_and_half(row: Row, column: str, scale: float = 1.0, less: float = 0.0) -> str:
-    """Mean and half of its interval, times a scale, with a number taken off the mean."""
+def mean_and_half(row: Row, column: str, digits: int = 3, scale: float = 1.0, less: float = 0.0) -> str:
+    """Mean, with so many digits, and half of its interval, times a scale; a number is taken off the mean before."""
     if not row[column]:
         return "–"
     half = row.get(f"{column}_ci95") or ""
-    mean = significant((float(row[column]) - less) * scale).replace("-", "−")
+    mean = significant((float(row[column]) - less) * scale, digits).replace("-", "−")
     return mean + (f" ± {significant(float(half) * scale, 2)}" if half else "")
 
 
