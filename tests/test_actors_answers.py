@@ -85,7 +85,7 @@ def test_a_flat_best_rate_is_published_as_one(study: Study, monkeypatch: pytest.
     text, claims = rates(study, monkeypatch, lambda lag: 4e-3)
     assert "is not shown to fall or rise with data lag on 3 of 3 tasks" in text
     assert not any(claim.survives for claim in claims)
-    assert "a crossover beyond the largest lag" in text
+    assert "a crossover beyond the largest lag" in text and "| exponent beyond a crossover | – | – | – |" in text
 
 
 def test_a_best_rate_at_the_end_of_the_ladder_is_told(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +168,14 @@ def test_pictures_join_no_categories(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lines = [figure.axes[0].get_lines() for figure in drawn]
     assert [[line.get_linestyle() for line in pair] for pair in lines] == [["-", "--"], ["None", "None"]]
     assert [len({line.get_color() for line in pair}) for pair in lines] == [1, 1]
+
+
+def test_learning_rates_of_pictures_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels of a logarithmic axis are rates of the ladder, not formulas, which are drawn as their source."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: drawn.append(figure) or path)
+    curves = {"cartpole": {"best rate": [(1.6e-2, 1.2e-2, 2e-2), (3e-3, 1.5e-3, 5e-3)]}}
+    pictures.panels(curves, {"cartpole": ["0", "1"]}, "x", "y", tmp_path / "a.png", "title", logarithmic=True)
+    (axes,) = drawn[0].axes
+    labels = [label.get_text() for label in axes.get_yticklabels(which="both") if label.get_text()]
+    assert labels == ["2e-3", "4e-3", "8e-3", "1.6e-2"]

@@ -60,7 +60,7 @@ PICTURES = {
 LEVELS = {"bounds": "bound", "sync": "sync_steps", "corrections": "lag", "rates": "lag"}
 """Column of each figure's level."""
 CROSSOVER = "crossover in batches, with 1 / (1 + lag) beyond; the largest lag: none was reached"
-"""Row of the crossover; it is left out where the law is ruled out."""
+"""Row of the crossover; left out where the law is ruled out."""
 UNCLIPPED = ("TIS", "V-trace", "CISPO")
 """Objectives without PPO's clip; the others keep it."""
 
@@ -311,9 +311,9 @@ def rates(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list
             "beyond the largest lag would give, too."
         )
     fits = {(row["env"], row["method"]): between(row) for row in rows if not row["lag"]}
-    law = [task for task in tasks if task in (*fair, *flat)]
+    known = {"slope": tasks, "beyond": falling, "crossover": [*fair, *flat]}
     named = {"slope": "exponent over all lags", "beyond": "exponent beyond a crossover", "crossover": CROSSOVER}
-    fitted = [[fits[task, name] if name != "crossover" or task in law else "–" for task in tasks] for name in named]
+    fitted = [[fits[task, name] if task in known[name] else "–" for task in tasks] for name in named]
     at = {(row["env"], row["lag"]): limited(row) for row in rows if row["lag"]}
     lags = dict.fromkeys(row["lag"] for row in rows if row["lag"])
     lines = [f"| | {' | '.join(tasks)} |", "|---" * (1 + len(tasks)) + "|"]

@@ -154,7 +154,7 @@ def corrections(study: Study) -> list[Claim] | None:
 
 
 def rates(study: Study) -> list[Claim] | None:
-    """Best learning rate of PPO by data lag: constant up to a crossover, and a fall as 1 / (1 + lag) beyond?"""
+    """Best learning rate by data lag, beside the law: constant, then 1 / (1 + lag)."""
     claims: list[Claim] = []
     rows, curves = [], {}
     for task in (tasks := requested(study, list(TASKS))):

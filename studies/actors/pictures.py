@@ -10,6 +10,7 @@ import numpy as np
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.report.curves import COLOURS, LINES, TEXT, in_legend, legend_below, save, tidy, titled
 from stellaris_jax.report.style import drawing
+from studies.actors.cells import LADDER
 
 Points = Sequence[tuple[float, float, float]]
 """Points of a curve: value, lower and upper end of the interval."""
@@ -43,7 +44,7 @@ def panels(
       measure: name of what is measured.
       path: picture to write.
       title: title of the picture.
-      logarithmic: whether the measure's axis is logarithmic.
+      logarithmic: whether the measure is a learning rate, on a logarithmic axis.
       joined: whether lines join the points of a curve; not for settings without an order.
     """
     figure = titled(title, 3.4)
@@ -64,7 +65,11 @@ def panels(
         if number == 1:
             axes.set_ylabel(measure, fontsize=TEXT)
         if logarithmic:
-            axes.set_yscale("log")
+            axes.set_yscale("log", base=2)
+            low, high = axes.get_ylim()
+            rates = [rate for rate in LADDER if low <= float(rate) <= high]
+            axes.set_yticks([float(rate) for rate in rates], rates)  # the scale's own labels are formulas
+            axes.minorticks_off()
         tidy(axes)
     handles = figure.axes[0].get_legend_handles_labels()[0]
     legend_below(figure, handles, min(6, len(handles)), "bars: 95 % intervals over seeds")
