@@ -41,12 +41,8 @@ COUNTED = ("gradients", "escapes", "unready", "staleness_total", "staleness_max"
 """Counters of usage that grow as soon as a group is formed, not only when its version is published."""
 LEAST_WEIGHT = 1e-30
 """Lower bound of weights: on the device, a weight of 0 marks an empty place."""
-<<<<<<< HEAD
 NUMBER = (float, int, np.number)
-=======
-NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
 _COUNTERS = attrgetter(*COUNTED)
->>>>>>> wt-round2
 
 
 class Coordinator:
