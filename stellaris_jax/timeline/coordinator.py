@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +37,12 @@ class Drop(NamedTuple):
 Action = Group | Drop
 """Instruction to a driver: aggregate a group, then call `on_publish`; or drop gradients."""
 
+COUNTED = ("gradients", "escapes", "unready", "staleness_total", "staleness_max", "aggregate_busy")
+"""Counters of usage that grow as soon as a group is formed, not only when its version is published."""
 LEAST_WEIGHT = 1e-30
 """Lower bound of weights: on the device, a weight of 0 marks an empty place."""
 NUMBER = (float, int, np.number)
+_COUNTERS = attrgetter(*COUNTED)
 
 
 class Coordinator:
@@ -61,6 +65,7 @@ class Coordinator:
             raise RunError(f"{type(self.rule).__name__}.gated must be true or false, not {shown(gated)}.")
         self.clock = 0
         self.aggregating = False
+        self.before: list[float] = []  # values of COUNTED before the last group was formed
         self.iterations = [0] * system.learners
         self.running: dict[int, int] = {}
         self.pointers: deque[tuple[int, int]] = deque()
@@ -233,6 +238,7 @@ class Coordinator:
             # The next version would overwrite one that a learner in flight needs, or exceed the bound on staleness.
             self.usage.waits += 1
             return dropped
+        self.before = [*_COUNTERS(self.usage)]
         escaped = False
         if not decision(self.rule, "ready", self.rule.ready(self.staleness[:], self)):
             crowded = self.rule.gated and len(self.queue) + len(self.waiting_for_order) >= self.learners

@@ -198,7 +198,7 @@ class BoundedData(DataAdmission):
 class Window(DataAdmission):
     """Begin limit and bound on age: NeMo-RL's windowed.
 
-    Actors begin at most `bound` batches ahead, and older fragments are dropped.
+    Actors begin at most `bound` batches ahead, and older fragments are dropped. Fragments begun first are used first.
 
     Its cost: actors wait. Its waste and bias: fragments slower than the window are dropped.
     """
