@@ -367,6 +367,13 @@ def test_own_fields_are_checked(fields: Any, told: str) -> None:
 
 
 @pytest.mark.usefixtures("kinds")
+def test_masks_that_the_loss_does_not_apply_are_refused() -> None:
+    returns_to_go(masked=False)
+    with pytest.raises(ConfigError, match=r"masks=\[m2po\] changes nothing under algorithm\.name=test/returns"):
+        tiny(*PLAIN, "algorithm.masks=[m2po]")
+
+
+@pytest.mark.usefixtures("kinds")
 def test_a_penalty_that_the_loss_does_not_have_is_refused() -> None:
     returns_to_go()
     with pytest.raises(ConfigError, match=r"kl_coefficient=0\.1 changes nothing under algorithm\.name=test/returns"):
