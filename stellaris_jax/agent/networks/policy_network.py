@@ -150,6 +150,11 @@ def policy_network(observation_space: Box, action_space: Space, config: NetworkC
     return network
 
 
+def has_usual_distribution(network: PolicyNetwork) -> bool:
+    """Whether a policy has the action distribution for its action space."""
+    return type(network).distribution is PolicyNetwork.distribution
+
+
 def has_outputs(config: Config, needs: tuple[str, ...], what: str) -> Iterator[tuple[bool, str]]:
     """Conditions that the policy has these outputs, each with the error message for its violation.
 

@@ -60,6 +60,8 @@ class Metadata:
       env_steps: environment steps of training.
       rescale_action: whether the distribution is over actions from -1 to 1, which map to the bounds of the action
         space; returned actions are within these bounds. False in files of earlier versions.
+      distribution: number of parameters of the policy's own action distribution; 0 if it is the one for the action
+        space, as in files of earlier versions.
       version: version of the format.
       fingerprint: fingerprint of the file; see `with_fingerprint`.
     """
@@ -72,13 +74,14 @@ class Metadata:
     seed: int
     env_steps: float
     rescale_action: bool = False
+    distribution: int = 0
     version: int = VERSION
     fingerprint: str = UNSEALED
 
     def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Dtypes and shapes of the `Outputs` for one observation, keyed by name."""
         action = action_type(self.action_space)
-        distribution = ("float32", (distribution_size(self.action_space),))
+        distribution = ("float32", (self.distribution or distribution_size(self.action_space),))
         return {"action": action, "distribution": distribution, "value": ("float32", ())}
 
     def to_json(self) -> str:
@@ -95,6 +98,7 @@ class Metadata:
         if isinstance(version, bool) or version != VERSION:
             raise ValueError(f"its format is version {shown(version)}, and {VERSION} is what can be read")
         given.setdefault("rescale_action", False)
+        given.setdefault("distribution", 0)
         missing = [field.name for field in fields(cls) if field.name not in given]
         if missing:
             raise ValueError(f"its metadata lacks {missing[0]}")
@@ -131,6 +135,11 @@ class ExportedPolicy:
         action = outputs.action
         if generator is not None:
             about = self.metadata
+            if about.distribution:
+                raise ValueError(
+                    f"The distribution of network.policy={about.network['policy']} is not in the file; without a "
+                    "generator the policy returns the most likely actions."
+                )
             action = sampled(np.asarray(outputs.distribution), about.action_space, generator, about.rescale_action)
         return np.asarray(action[0] if single else action)
 

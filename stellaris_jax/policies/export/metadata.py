@@ -51,6 +51,8 @@ def check_metadata(given: dict[str, Any]) -> None:
     _require(_is_integer(seed, 0, LAST_SEED), "seed", seed, f"an integer from 0 to {LAST_SEED}")
     number = isinstance(steps, int | float) and not isinstance(steps, bool)
     _require(number and 0 <= steps <= MOST_STEPS, "env_steps", steps, f"a number from 0 to {MOST_STEPS:g}")
+    own = given["distribution"]
+    _require(_is_integer(own, 0, MOST_ELEMENTS), "distribution", own, f"an integer from 0 to {MOST_ELEMENTS}")
     check_space("observation_space", given["observation_space"])
     kind = given["observation_space"]["kind"]
     _require(kind == "Box", "observation_space.kind", kind, "Box")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from stellaris_jax.agent.networks.policy_network import has_usual_distribution
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_output, write_atomically
 from stellaris_jax.config.schema import plain
@@ -65,6 +66,7 @@ def export_policy(
         seed=trainer.seeds[0] if seed is None else seed,
         env_steps=trainer.accounts.env_steps(trainer.usages),
         rescale_action=policy.own is not None,
+        distribution=0 if has_usual_distribution(policy.network) else policy.network.distribution.size,
     )
     data = with_fingerprint(import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata))
     text = card(run_dir, trainer, metadata, to, out)
