@@ -113,6 +113,11 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
     return [claim if claim.p is None else _judged(claim, next(adjusted)) for claim in claims]
 
 
+def has_papers(claims: Iterable[Claim]) -> bool:
+    """Whether any claim is a paper's: the others have a dash for its figures."""
+    return any(claim.paper not in ("", "–") for claim in claims)
+
+
 def _judged(claim: Claim, p_holm: float) -> Claim:
     survives = None if claim.verdict == OPEN else p_holm < LEVEL
     return replace(
@@ -155,7 +160,8 @@ def _interval(values: np.ndarray, unit: str) -> str:
     if not len(known):
         return "nothing known"
     mean, half_width = mean_ci95(known)
-    text = f"${significant(mean)}" if unit == "$" else f"{significant(mean)}{unit}"
+    number = significant(mean).replace("-", "−", 1) if mean < 0.0 else significant(mean)
+    text = f"${number}" if unit == "$" else f"{number}{unit}"
     text += _half(half_width)
     return text if len(known) == len(values) else f"{text} (known of {len(known)} of {len(values)})"
 

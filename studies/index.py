@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.base.outputs import write_atomically
 from studies.actors import answers
-from studies.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
+from studies.claims import HOLDS, OPEN, REVERSED, Claim, has_papers, read_claims
 from studies.map import settings
 
 
@@ -105,10 +105,11 @@ def _section(paper: str, figures: dict[str, list[Claim]]) -> list[str]:
         counts = " | ".join(_counted(claims, verdict) for verdict in (HOLDS, OPEN, REVERSED))
         command = f"`python scripts/reproduce.py {paper} --figure {figure}`"
         lines.append(f"| {figure} | {_about(paper, figure)} | {command} | {len(claims)} | {counts} |")
-    lines += ["", "<details><summary>Claim by claim</summary>", "", "| figure | claim | paper | here | |"]
-    lines += ["|---|---|---|---|---|"]
+    papers = has_papers(claim for claims in figures.values() for claim in claims)
+    heads = "| figure | claim | paper | here | |" if papers else "| figure | claim | here | |"
+    lines += ["", "<details><summary>Claim by claim</summary>", "", heads, "|---" * (heads.count("|") - 1) + "|"]
     lines += [
-        f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {_verdict(claim)} |"
+        f"| {figure} | {claim.claim} |{f' {claim.paper} |' if papers else ''} {claim.ours} | {_verdict(claim)} |"
         for figure, claims in figures.items()
         for claim in claims
     ]

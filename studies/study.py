@@ -14,7 +14,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_directory, write_atomically
 from studies import gate
 from studies.builds import current_build, figure_build
-from studies.claims import OPEN, Claim, corrected, read_claims, write_claims
+from studies.claims import OPEN, Claim, corrected, has_papers, read_claims, write_claims
 from studies.files import replace_block, write_table
 from studies.history import History, Series, read_csv, write_csv
 from studies.pictures import claims_overview
@@ -24,13 +24,16 @@ from studies.training import Variant
 BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
 """Lines of a README that enclose the generated part; the rest is kept."""
 ABOUT = (
-    "Intervals are of 95 %, over n seeds or measurements a side: of means by Student's t, of differences (behind the "
-    "colon) by Welch's. A claim *holds* if the interval of the difference lies on the paper's side of zero, is "
-    "*reversed* if it lies on the other side, and *not shown* if zero is in it, or if something is not *known*: a "
-    "seed that was not evaluated within the time or money. What has no interval has no spread over seeds, and its "
-    "verdict is not tested. Of many claims some hold by chance: verdicts in **bold** survive Holm's correction for "
-    "the number of claims of their figure (to 5 % that any of its verdicts is chance), the others do not."
+    "Intervals are of 95 %, over n seeds or measurements a side. Those of means are Student's t, and those of "
+    "differences, behind the colon, are Welch's{paired}. A claim *holds* if the interval of the difference lies on its "
+    "side of zero, and is *reversed* if it lies on the other side. It is *not shown* if zero is in the "
+    "interval{unknown}. Claims without an interval have no spread over seeds, and are not tested. Of many claims some "
+    "hold by chance. Verdicts in **bold** survive Holm's correction for the number of claims of their figure; the "
+    "others do not. With it, the chance that any verdict of a figure is wrong is at most 5 %. Of {judged} verdicts "
+    "{survive} survive."
 )
+PAIRED = ", or of equal seeds in pairs where the claim says *paired*"
+UNKNOWN = ", or if a seed is not *known*: it was not evaluated within the time or money"
 
 
 @dataclass(frozen=True)
@@ -165,18 +168,29 @@ def _body(results: Path, figures: Sequence[str]) -> str:
         drawn.setdefault(figure, []).append(claim)
     picture = claims_overview(drawn, results / "claims.png", "All claims that have an interval, by figure")
     judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
+    about = ABOUT.format(
+        paired=PAIRED if any("(paired)" in claim.claim for _, claim in claims) else "",
+        unknown=UNKNOWN
+        if any("known of" in claim.ours or "nothing known" in claim.ours for _, claim in claims)
+        else "",
+        judged=len(judged),
+        survive=sum(judged),
+    )
     lines = [
         *(["![All claims at one glance](claims.png)", ""] if picture else []),
-        fill(f"{ABOUT} Of {len(judged)} verdicts {sum(judged)} survive.", 118),
+        fill(about, 118),
         "",
         "| figure | claim | paper | here | n | |",
         "|---|---|---|---|---|---|",
     ]
+    if not (papers := has_papers(claim for _, claim in claims)):
+        lines[-2:] = ["| figure | claim | here | n | |", "|---|---|---|---|---|"]
     for figure, claim in claims:
         verdict = f"**{claim.verdict}**" if claim.survives else claim.verdict
         if claim.survives is None and claim.verdict != OPEN:
             verdict += ", not corrected"  # of an earlier version
-        lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {claim.n} | {verdict} |")
+        paper = f" {claim.paper} |" if papers else ""
+        lines.append(f"| {figure} | {claim.claim} |{paper} {claim.ours} | {claim.n} | {verdict} |")
     lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:
         for picture in [*results.glob(f"figure_{figure}.png"), *sorted(results.glob(f"figure_{figure}_*.png"))]:

@@ -57,6 +57,19 @@ class LearnerSystem:
         """Number of the round that events belong to now."""
         raise NotImplementedError
 
+    @property
+    def updates(self) -> list[Aggregation]:
+        """Aggregations of the rounds so far."""
+        return self.log.aggregations
+
+    def update_begins(self) -> None:
+        """An aggregation that takes time begins, before it has a round."""
+
+    def update(self, aggregation: Aggregation) -> None:
+        """Compute the version that an aggregation makes."""
+        if self.training:
+            self.training.update(aggregation.clock, aggregation)
+
     def share(self) -> None:
         """Everybody who computes goes on as fast as those beside them leave them to."""
         busy = [learner for learner in self.learners if learner.work is not None]
@@ -288,21 +301,20 @@ class ParameterFunction:
         if self.settings.overflow == "wait" and min(held, default=self.clock) <= oldest_kept:
             self.system.log.waits += 1
             return
-        escaped = False
+        escaped = unready = False
         if not self.passes([self.clock - d.version for d in self.queue]):
             gated = self.settings.rule in ("stellaris", "artifact")
             everyone_waits = gated and len(self.queue) >= self.settings.learners
             if not (everyone_waits or nothing_else_can_happen):
                 return
-            escaped = gated
-            self.system.log.unready += 1
+            escaped, unready = gated, True
         one = self.settings.rule in ("async", "central", "ssp") and not self.settings.rule_options.get("coalesce")
         group, rest = (self.queue[:1], self.queue[1:]) if one else (self.queue, [])
         last_call = [d for d in rest if self.settings.overflow == "wait" and d.version <= oldest_kept]
         self.queue = [d for d in rest if d not in last_call]
-        self.aggregate(group + last_call, oldest_kept, escaped)
+        self.aggregate(group + last_call, oldest_kept, escaped, unready)
 
-    def aggregate(self, group: list[Delivery], oldest_kept: int, escaped: bool) -> None:
+    def aggregate(self, group: list[Delivery], oldest_kept: int, escaped: bool, unready: bool) -> None:
         log, threshold = self.system.log, self.threshold()
         for delivery in group:
             delivery.staleness = self.clock - delivery.version
@@ -312,17 +324,19 @@ class ParameterFunction:
         self.this_round += ages
         if self.round == 0:
             self.first_round += ages
-        log.aggregations.append(
-            Aggregation(self.system.round, self.clock, self.system.time.now, group, weights, escaped, threshold)
-        )
         # Each of the parameter functions works on its part, in whole nanoseconds.
         parts = self.system.parameter_functions
         seconds = Fraction(ceil(exactly(next(self.system.aggregate_seconds)) * 10**9 / parts), 10**9)
+        if seconds > 0:
+            self.system.update_begins()
+        now = self.system.time.now
+        log.aggregations.append(
+            Aggregation(self.system.round, self.clock, now, group, weights, escaped, threshold, unready)
+        )
         log.aggregate_busy += seconds * parts
         log.aggregations[-1].published = self.system.time.now + seconds
         self.busy = True
-        if self.system.training:
-            self.system.training.update(self.clock, log.aggregations[-1])
+        self.system.update(log.aggregations[-1])
         if seconds > 0:
             time, end = self.system.time, partial(self.publish, group)
             self.work, self.ends = Work(time.now, seconds, time.after(seconds, end), end), time.now + seconds

@@ -14,14 +14,15 @@ from functools import partial
 from itertools import count
 from math import floor
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
-from reference import LearnerSystem, Training
+from reference import LearnerSystem
+from reference_actor_log import ActorLog, ActorTraining, Lengths, Rolled, actor_failures
 from reference_admissions import ADMISSIONS, Batch, Fragment, Shard
-from reference_events import NANOSECOND, Log, exactly
+from reference_events import NANOSECOND, Aggregation, exactly
 
 from stellaris_jax.config.sections import PlatformConfig
-from stellaris_jax.timeline.delays import Chance, Stream, delay_of
+from stellaris_jax.timeline.delays import Stream, delay_of
 
 
 @dataclass
@@ -45,58 +46,10 @@ class Settings:
     data_admission_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class ActorLog(Log):
-    """Events and meter readings. `begins` has every attempt, in order; `diary` what happens to data, in words."""
-
-    begins: list[Fragment] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
-    dropped_fragments: list[tuple[int, Fragment]] = field(default_factory=list)
-    diary: list[str] = field(default_factory=list)
-    actor_failed: Fraction = Fraction(0)
-    actor_blocked: Fraction = Fraction(0)
-    actor_failures: int = 0
-    actor_dropped: Fraction = Fraction(0)
-
-    @property
-    def fragments_dropped(self) -> int:
-        return len(self.dropped_fragments)
-
-
-def actor_failures(seed: int) -> Stream:
-    """Numbers in [0, 1) that the deaths of attempts are drawn from: entity 6 of the seed."""
-    stream = Stream(Chance(), seed, "failure")
-    stream.key = (seed, 6)
-    return stream
-
-
 def number_of_shards(settings: Any, num_envs: int, actors: int) -> int:
     """Number of shards: as given, or the largest divisor of the environments, at most 8 and at most the actors."""
     divisors = [n for n in range(1, 9) if num_envs % n == 0 and n <= actors]
     return settings.actor_shards or divisors[-1]
-
-
-Lengths = Callable[[int, int, int], tuple[int, bool]]
-"""Function from shard, fragment and segment to the steps of the segment until its last environment has stopped, and
-whether all of them have ended an episode, so that the fragment ends."""
-
-
-Rolled = Callable[[int], Fraction]
-"""Function from a fragment's steps to the seconds until its slowest actor has made so many."""
-
-
-class ActorTraining(Training, Protocol):
-    """Interface of the computations beside the events; `reference_actor_training.ActorTraining` has it."""
-
-    def begin(self, attempt: Fragment) -> None: ...
-
-    def segment(self, attempt: Fragment) -> None: ...
-
-    def end(self, attempt: Fragment) -> None: ...
-
-    def form(self, batch: Batch) -> None: ...
-
-    def end_round(self) -> None: ...
 
 
 class ActorSystem(LearnerSystem):
@@ -152,6 +105,7 @@ class ActorSystem(LearnerSystem):
         self.loading = False
         self.formed = self.ended = 0
         self.settled = False
+        self.begun_with_round: Aggregation | None = None
         self.admission = ADMISSIONS[settings.data_admission](settings.data_admission_options, self)
 
     # Time -----------------------------------------------------------------------------------------------------------
@@ -171,19 +125,49 @@ class ActorSystem(LearnerSystem):
             self.step()
 
     def step(self) -> None:
-        """Let the next event happen, and everything that it leads to at once."""
+        """Let the next event happen, and everything that it leads to at once, but nothing of the next round.
+
+        What that round begins with in this very moment is left to the next step.
+        """
+        if self.begun_with_round is not None:
+            begun, self.begun_with_round = self.begun_with_round, None
+            super().update(begun)
         if not self.settled:
-            self.settled = True
             self.settle()
+            if self.end_round() or self.begun_with_round is not None:
+                return
         if not self.time.advance():
             assert self.parameter_function.queue, "nothing can ever happen again"
             self.parameter_function.evaluate(nothing_else_can_happen=True)
-        self.settle()
-        if self.actor_training and self.ended < self.completed:
+        if self.begun_with_round is None:
+            self.settle()
+            self.end_round()
+
+    def end_round(self) -> bool:
+        """End the round if its batch is complete; whether it is."""
+        ends = self.ended < self.completed
+        if ends and self.actor_training:
             self.actor_training.end_round()
         self.ended = self.completed
+        return ends
+
+    def update_begins(self) -> None:
+        """Once a batch is complete, its round is over: this update is the next round's."""
+        if self.end_round():
+            self.settled = False
+
+    @property
+    def updates(self) -> list[Aggregation]:
+        return [one for one in self.log.aggregations if one is not self.begun_with_round]
+
+    def update(self, aggregation: Aggregation) -> None:
+        if self.settled:
+            super().update(aggregation)
+        else:
+            self.begun_with_round = aggregation
 
     def settle(self) -> None:
+        self.settled = True
         while True:
             self.settle_data()
             if self.start_learners():
@@ -192,6 +176,9 @@ class ActorSystem(LearnerSystem):
             for measure in begun:
                 measure()
             if not self.learners_cannot_go_on():
+                return
+            if self.ended < self.completed:  # an update that must be forced is the next round's
+                self.settled = False
                 return
             self.parameter_function.evaluate(nothing_else_can_happen=True)
 

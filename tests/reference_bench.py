@@ -230,7 +230,7 @@ def check_policies(bench: Bench, case: IndependentCase, seed: int = 0) -> ActorS
         expected = bench.functions.network.ravel(training.cache[version])
         np.testing.assert_allclose(ring[version % len(ring)], expected, rtol=1e-4, atol=atol)
     assert metrics.rejected[-1, 0] == training.rejected
-    assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.log.aggregations) - training.rejected
+    assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.updates) - training.rejected
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
     check_episodes(metrics, literal, training)
     for statistics, samples, shape in (

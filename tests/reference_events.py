@@ -68,6 +68,7 @@ class Aggregation:
     weights: list[float]
     escaped: bool
     threshold: float | None
+    unready: bool = False
     published: Fraction = Fraction(0)
 
 
@@ -126,4 +127,3 @@ class Log:
     invocations: int = 0
     failures: int = 0
     waits: int = 0
-    unready: int = 0

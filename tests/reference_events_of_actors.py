@@ -59,6 +59,7 @@ def check_round(record: Any, literal: ActorSystem, r: int) -> None:
         assert group.threshold == one.threshold
     assert [about(g) for g in record.dropped] == [about(d) for round, d in log.dropped if round == r]
     assert asdict(record.usage) == usage(literal)
+    assert record.usage.updates == len(literal.updates), "all updates of the rounds so far are published"
 
 
 def check_events(case: IndependentCase, minibatches: int, seed: int) -> None:

@@ -97,12 +97,15 @@ def about(gradient: Any) -> tuple:
 
 def usage(system: LearnerSystem) -> dict[str, Any]:
     """Usage of the literal system, as the package counts it."""
-    log = system.log
-    ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
-    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
+    log, updates = system.log, system.updates
+    ages = [delivery.staleness for one in updates for delivery in one.deliveries]
+    begun = sum((one.published - one.second for one in log.aggregations[len(updates) :]), Fraction(0))
+    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup")
     return {
         **{name: float(getattr(log, name)) for name in meters},
-        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
+        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits")},
+        "aggregate_busy": float(log.aggregate_busy - begun * system.parameter_functions),
+        "unready": sum(one.unready for one in updates),
         "learner_dropped": float(sum((lost.end - lost.start for _, lost in log.dropped), Fraction(0))),
         **{name: type(zero)(getattr(log, name, zero)) for name, zero in LOST_BY_ACTORS.items()},
         "scaling_busy": 0.0,
@@ -110,7 +113,7 @@ def usage(system: LearnerSystem) -> dict[str, Any]:
         "updates": system.parameter_function.clock,
         "gradients": len(ages),
         "dropped": len(log.dropped),
-        "escapes": sum(one.escaped for one in log.aggregations),
+        "escapes": sum(one.escaped for one in updates),
         "staleness_total": sum(ages),
         "staleness_max": max(ages, default=0),
     }

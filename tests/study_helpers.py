@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from stellaris_jax.execute.loading import load_config
+from studies.actors import answers
 from studies.history import History, Series, write_csv
 from studies.store import Learned
 from studies.study import Study
@@ -49,3 +51,13 @@ class Imagined(Study):
         ]
         write_csv(made, self.results / f"figure_{figure}.csv")
         return made
+
+
+def empty_study(path: Path) -> Study:
+    """Study of asynchronous actors without outcomes, with a page that has a place for each answer."""
+    (path / "results").mkdir()
+    page = "\n".join(line for figure in answers.ANSWERS for line in answers.markers(figure))
+    (path / "results" / "README.md").write_text(
+        f"# Title\n{page}\n<!-- made by scripts/reproduce.py: begin -->\n<!-- made by scripts/reproduce.py: end -->\n"
+    )
+    return Study(path / "runs", path / "results")

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import REPOSITORY
+from study_helpers import empty_study
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.base.statistics import paired
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.timeline import Timeline
-from studies.actors import answers, choices, figures, store
+from studies.actors import answers, choices, figures, laws, store
 from studies.actors import cells as cells_module
 from studies.actors.cells import (
     ADMISSIONS,
@@ -35,9 +37,11 @@ from studies.actors.cells import (
 )
 from studies.actors.store import DATA, DROPPED, POINTS, Key, Outcome
 from studies.claims import read_claims
+from studies.files import read_table
 from studies.study import Study, reproduce
 
 RESULTS = REPOSITORY / "results" / "actors"
+TABLE = RESULTS / "figure_bounds.csv"
 TINY = ("env.num_envs=8", "algorithm.rollout_length=16", "algorithm.minibatches=4", "algorithm.epochs=1")
 
 
@@ -65,6 +69,17 @@ def invented(cell: Cell, seed: int) -> Outcome:
     return outcome(cell, seed, share + 0.3 * (cell.method == "TIS" and lag == 8))
 
 
+def stored_at_best(places: Iterable[Cell]) -> dict[Cell, list[Outcome]]:
+    """Published outcomes of places on the judging seeds, at the rates in the table of `bounds`."""
+    rates = {(row["env"], row["method"], int(row["bound"])): row["rate"] for row in read_table(TABLE)}
+    found = {}
+    for place in places:
+        known = store.read(RESULTS / f"{place.task}.csv.gz")
+        cell = place._replace(rate=rates[place.task, place.method, place.level])
+        found[place] = [known[cell, seed] for seed in cells_module.JUDGING]
+    return found
+
+
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
     """Cells and seeds of the runs that a stand-in for training has trained."""
@@ -82,12 +97,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    (tmp_path / "results").mkdir()
-    page = "\n".join(line for figure in answers.ANSWERS for line in answers.markers(figure))
-    (tmp_path / "results" / "README.md").write_text(
-        f"# Title\n{page}\n<!-- made by scripts/reproduce.py: begin -->\n<!-- made by scripts/reproduce.py: end -->\n"
-    )
-    return Study(tmp_path / "runs", tmp_path / "results")
+    return empty_study(tmp_path)
 
 
 def test_the_page_has_the_answers_of_its_data() -> None:
@@ -97,6 +107,32 @@ def test_the_page_has_the_answers_of_its_data() -> None:
         begin, end = answers.markers(figure)
         shown = text.partition(begin)[2].partition(end)[0].strip()
         assert shown == answers.block(figure, RESULTS), "stellaris-jax reproduce index"
+
+
+def test_the_page_tells_of_its_horizon() -> None:
+    """Sentences that no figure writes: which run ends equal seconds, and verdicts with the horizon of each pair."""
+    text = " ".join((RESULTS / "README.md").read_text().split())
+    tied: dict[str, int] = {}
+    for task in ("cartpole", "acrobot"):
+        judged = stored_at_best(bounds_places(task))
+        at = {(cell.method, cell.level): runs for cell, runs in judged.items()}
+        for bound in (0, 1, 2):
+            sides = at.get((WAIT, bound), at[BARRIER, 0]), at[DROP, bound]
+            seconds = min(run.seconds[-1] for runs in sides for run in runs)
+            areas = [np.array([run.area_until(seconds) for run in runs]) for runs in sides]
+            tied[f"{task}, {bound}"] = paired(*areas)[2] >= 0.05
+        end, last = choices.equal_seconds(judged), at[WAIT, 2]
+        if task == "cartpole":
+            (run,) = [run for run in last if run.seconds[-1] == end]
+            assert (
+                f"waits with bound 2 (seed {run.seed}), and ends with a final return of {run.final:.2f} of the way"
+                in text
+            )
+        else:
+            low = sorted(run.area_until(end) for run in at[BARRIER, 0])
+            assert f"learn late (areas {low[0]:.2f} and {low[1]:.2f})" in text and low[2] > 0.7
+    assert len(tied) == 6 and all(tied.values())
+    assert "none of the six between waiting and dropping is shown, either" in text
 
 
 def test_every_place_is_a_configuration_of_its_own() -> None:
@@ -147,8 +183,8 @@ def test_areas_by_hand() -> None:
 def test_best_rate_is_the_summit_of_a_parabola() -> None:
     rates = np.log([1e-3, 2e-3, 4e-3, 8e-3])
     areas = -((rates - np.log(3e-3)) ** 2)
-    np.testing.assert_allclose(choices.peak(areas[None], rates), np.log([3e-3]))
-    assert choices.peak(np.array([[4.0, 3.0, 2.0, 1.0]]), rates) == rates[:1], "at an end it is that rate"
+    np.testing.assert_allclose(laws.peak(areas[None], rates), np.log([3e-3]))
+    assert laws.peak(np.array([[4.0, 3.0, 2.0, 1.0]]), rates) == rates[:1], "at an end it is that rate"
 
 
 @pytest.mark.parametrize("edge", [0.0, 2.0, 16.0])
@@ -158,13 +194,13 @@ def test_the_law_is_found(edge: float) -> None:
     best = 1e-2 * np.minimum(1.0, (1.0 + edge) / (1.0 + np.array(lags)))
     areas = 1.0 - 0.05 * (np.log(rates)[None, :, None] - np.log(best)[:, None, None]) ** 2
     areas = areas + 1e-4 * np.random.default_rng(1).normal(size=(6, 10, 16))
-    fitted = choices.law(areas, lags, list(rates), 200)
+    fitted = laws.law(areas, lags, list(rates), 200)
     slope = np.polyfit(np.log1p(lags), np.log(best), 1)[0]
     assert fitted.slope.value == pytest.approx(slope, abs=0.02)
     assert fitted.crossover.value == pytest.approx(edge, abs=0.15)
     assert fitted.slope.low <= fitted.slope.value <= fitted.slope.high
     np.testing.assert_allclose([one.value for one in fitted.best], best, rtol=0.05)
-    falls = choices.below("falls", "–", fitted.slope, 0.0, 16)
+    falls = laws.below("falls", "–", fitted.slope, 0.0, 16)
     assert (falls.verdict == "holds") == (edge < 16.0) and (falls.p or 0.0) >= 1 / 200
 
 
@@ -175,10 +211,14 @@ def test_figures_answer_their_questions(study: Study, made_up: list[Key]) -> Non
     text = " ".join(page.split())
     assert answers.OPEN_ANSWER not in text
     assert "Block: in equal time" in text and "Fetch within the fragment" in text
-    assert "cartpole, lag 8: TIS" in text
+    assert "TIS on cartpole (lags 1, 2, 4, 8)" in text
     assert "shown to fall with data lag on 3 of 3 tasks" in text
-    for task, sign in (("cartpole", "32"), ("acrobot", "-8.5")):
-        assert f"On {task} the return of dropped episodes less that of used ones is bound 0: {sign}" in text
+    for task, slower, gap in (("cartpole", "315 ± 20", "32"), ("acrobot", "85 ± 20", "−8.5")):
+        assert f"| {task}, bound 0 | 20 ± 0 % | 1.2 | {slower} % | {gap} ± 2.0 |" in text
+    assert "waiting with bound 1 or 2 is shown to learn more in 0 of 4 comparisons of equal seconds" in text
+    assert "after 100 s on cartpole and after 100 s on acrobot" in text and "21 on cartpole" in text
+    assert "have half-widths of" in text and "by learning-curve area over batches, also" in text
+    assert "time or money" not in text and "paper's side" not in text
     verdicts = {claim.claim: claim for claim in read_claims(study.results / "claims_bounds.csv")}
     gap = verdicts["acrobot, bound 1: dropped fragments have lower returns than used ones"]
     assert gap.verdict == "holds" and gap.p_holm is not None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from training import TINY, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config, register
-from stellaris_jax.agent.advantages import GAE, Group, NStep, VTrace
+from stellaris_jax.agent.advantages import GAE, Estimate, Group, NStep, VTrace
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs, Metrics, total
@@ -33,7 +33,7 @@ seeds = st.integers(0, 2**32 - 1)
 def kinds() -> Iterator[None]:
     """What a test registers is forgotten again."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("policy", "algorithm", "optimizer"):
+        for name in ("policy", "algorithm", "optimizer", "advantage"):
             kind = register[name]
             list(kind)
             for attribute in ("_entries", "_places"):
@@ -177,6 +177,7 @@ def test_what_needs_a_critic_says_so(overrides: list[str], told: str) -> None:
             ["algorithm=impala", "algorithm.advantage=gae"],
             "algorithm.advantage=gae is not possible with algorithm.name",
         ),
+        (["algorithm.advantage=none"], "needs advantages, which algorithm.advantage=none does not give"),
         (["algorithm.advantage=group", "algorithm.advantage_options.size=3"], "size=3 must divide env.num_envs=8"),
         (["algorithm.optimizer=sgd", "system.aggregation=fractional"], "system.aggregation=fractional is not possible"),
         (["algorithm.optimizer=sgd", "system.corrections=[less_momentum]"], "algorithm.optimizer=sgd does not use"),
@@ -200,6 +201,36 @@ def test_gradient_descent_takes_the_step_of_equation_4() -> None:
     gradient = jnp.array([1.0, -2.0])
     updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
     np.testing.assert_allclose(updates, -hyper.learning_rate * gradient)
+
+
+@pytest.mark.parametrize("overrides", [[], ["system.aggregation=fractional"], ["system.corrections=[less_momentum]"]])
+def test_parts_of_a_policy_have_learning_rates_of_their_own(overrides: list[str]) -> None:
+    """The critic's parameters do not move at a tiny rate, and the actor's move as far as without it."""
+    plain, own = (
+        Trainer(tiny(steps(3), *overrides, *rates)) for rates in ([], ["algorithm.learning_rates.critic=1e-20"])
+    )
+    start = plain.network.unravel(np.asarray(plain.state.params[0]))
+    plain.run()
+    own.run()
+    before, after = (trainer.network.unravel(trainer.state.params[0]) for trainer in (plain, own))
+    for name in before:
+        leaves = zip(*map(jax.tree.leaves, (start[name], after[name])), strict=True)
+        changed = [not np.allclose(x, y, rtol=0.0, atol=1e-9) for x, y in leaves]
+        assert any(changed) == (name != "critic"), name
+    assert Trainer(tiny(steps(1), "algorithm.learning_rates.critic=3e-3")).spec.parts == ("critic",)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("algorithm.learning_rates.critics=1e-3", "algorithm.learning_rates.critics belongs to no part of the policy"),
+        ("algorithm.learning_rates.critic=0", "algorithm.learning_rates.critic must be greater than 0, not 0"),
+        ("algorithm.learning_rates.critic=fast", "algorithm.learning_rates.critic must be greater than 0, not 'fast'"),
+    ],
+)
+def test_learning_rates_of_parts_are_checked(override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Trainer(tiny(override))
 
 
 @pytest.mark.usefixtures("kinds")
@@ -279,3 +310,71 @@ def test_metrics_that_are_not_declared_are_told() -> None:
     returns_to_go(metrics={"policy_loss": "loss of the policy"})
     with pytest.raises(ConfigError, match=r"ReturnsToGo\.loss .* returns the metrics entropy, policy_loss, not those"):
         Trainer(tiny(*PLAIN, steps(1))).run()
+
+
+# What plug-ins return ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"evaluate": lambda *_: {"value": jnp.zeros(2)}}, "evaluates value, not the outputs that it declares"),
+        (
+            {"evaluate": lambda *_: {"distribution": jnp.zeros((2, 2)), "value": jnp.zeros((2, 1))}},
+            r"evaluates value as float32\[2, 1\] for 2 rows, not \[2\]",
+        ),
+        ({"act": lambda *_: (jnp.zeros((2, 9)), None)}, r"acts with float32\[2, 9\]"),
+        ({"evaluate": lambda *_: 1 / 0}, "cannot be traced by JAX"),
+    ],
+    ids=["names", "shape", "act", "raises"],
+)
+def test_what_a_policy_returns_is_checked(changed: dict[str, Any], told: str) -> None:
+    register.policy("test/wrong")(type("Wrong", (ActorCritic,), changed))
+    with pytest.raises(ConfigError, match=rf"network\.policy=test/wrong .*{told}"):
+        Trainer(tiny("network.policy=test/wrong", steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("estimate", "told"),
+    [
+        (lambda self, steps: Estimate(steps.reward[0], steps.value), "estimates advantage as float32"),
+        (lambda self, steps: Estimate(steps.reward, None), "estimates target as None"),
+        (lambda self, steps: steps.nothing, "cannot be traced by JAX"),
+    ],
+    ids=["shape", "target", "raises"],
+)
+def test_what_an_estimator_returns_is_checked(estimate: Any, told: str) -> None:
+    register.advantage("test/wrong")(type("Wrong", (GAE,), {"estimate": estimate, "__module__": "somebody"}))
+    with pytest.raises(ConfigError, match=rf"algorithm\.advantage=test/wrong .*{told}"):
+        Trainer(tiny("algorithm.advantage=test/wrong", steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (lambda self, steps: {"returns": steps.reward.mean()}, "makes returns as float32"),
+        (lambda self, steps: [steps.reward], "returns list from fields"),
+    ],
+    ids=["shape", "list"],
+)
+def test_own_fields_are_checked(fields: Any, told: str) -> None:
+    returns_to_go(fields=fields)
+    with pytest.raises(ConfigError, match=rf"algorithm\.name=test/returns .*{told}"):
+        Trainer(tiny(*PLAIN, steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+def test_masks_that_the_loss_does_not_apply_are_refused() -> None:
+    returns_to_go(masked=False)
+    with pytest.raises(ConfigError, match=r"masks=\[m2po\] changes nothing under algorithm\.name=test/returns"):
+        tiny(*PLAIN, "algorithm.masks=[m2po]")
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_penalty_that_the_loss_does_not_have_is_refused() -> None:
+    returns_to_go()
+    with pytest.raises(ConfigError, match=r"kl_coefficient=0\.1 changes nothing under algorithm\.name=test/returns"):
+        tiny(*PLAIN, "algorithm.kl_coefficient=0.1")

@@ -29,9 +29,13 @@ def another(value: float) -> float:
     return value / 2 if value else 0.25
 
 
+MAPPINGS = ("options", "advantage", "optimizer", "rate_factors", "masks", "corrections")
+"""Fields of `Hyper` that hold numbers by name."""
+
+
 def keys() -> list[str]:
     """Fields of `Hyper`, and the options of all algorithms that are numbers."""
-    names = [name for name in Hyper._fields if name not in ("options", "masks", "corrections")]
+    names = [name for name in Hyper._fields if name not in MAPPINGS]
     own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in names]
     return own + [f"algorithm.options.{name}" for name in OWNERS]
 
@@ -76,6 +80,22 @@ def test_numbers_of_masks_and_corrections_are_the_same_program() -> None:
     }
     assert len(values) == 13
     assert lowered(config.replace(values)) == lowered(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values"),
+    [
+        (["algorithm.advantage=vtrace"], {"algorithm.advantage_options.rho_bar": 0.5}),
+        (["algorithm.optimizer=sgd"], {"algorithm.optimizer_options.momentum": 0.5}),
+        (["algorithm.optimizer=rmsprop"], {"algorithm.optimizer_options.eps": 0.5}),
+        (["algorithm.learning_rates.critic=0.1"], {"algorithm.learning_rates": {"critic": 0.2}}),
+    ],
+    ids=["advantage", "sgd", "rmsprop", "rates"],
+)
+def test_numbers_of_parts_of_an_agent_are_the_same_program(overrides: list[str], values: dict[str, Any]) -> None:
+    config = small(*overrides)
+    assert lowered(config.replace(values)) == lowered(config)
+    assert not np.array_equal(params(config), params(config.replace(values)))
 
 
 def params(config: Config) -> Any:

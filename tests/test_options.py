@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,13 @@ from settings import complaint
 
 from stellaris_jax import Config, Mask, Rule, knob, load_config
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import Kind, register
 from stellaris_jax.cli.train import help_text
+from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import PLACES, complete, option_keys, value_of
+from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.telemetry.logger import Logger
 from studies import published
@@ -122,6 +128,41 @@ def test_the_help_has_every_option_below_its_owner() -> None:
 )
 def test_what_is_refused_names_the_new_keys(overrides: list[str], told: str) -> None:
     assert told in complaint(*overrides)
+
+
+def owned_by_others() -> Iterator[tuple[str, str, str, str]]:
+    """An option of each place that belongs to no named object: its key, its name, and where it does not belong."""
+    config = load_config([])
+    for place in PLACES:
+        names = place.names(config)
+        own = {f"{place.options_key(name)}.{option}" for name in names for option in options_of(place.kind[name])}
+        for key, (owner, *_) in option_keys().items():
+            if key.startswith(f"{place.options}.") and key not in own and owner not in names:
+                yield place.options, key, key.removeprefix(f"{place.options}."), place.in_words(config)
+                break
+
+
+@pytest.mark.parametrize("value", ["1", "{}", "{a:1}", "{a:{b:1}}", "[]"])
+def test_an_option_of_others_is_refused_whatever_its_value(value: str) -> None:
+    places = list(owned_by_others())
+    assert len(places) > len(PLACES) // 2
+    for options, key, name, place in places:
+        nested = value
+        for part in reversed(name.split(".")):
+            nested = f"{{{part}:{nested}}}"
+        for override in (f"{key}={value}", f"{options}={nested}"):
+            message = complaint(override)
+            assert message.startswith(f"{key} belongs to ") and message.endswith(f", not to {place}."), override
+
+
+@pytest.mark.parametrize("value", ["1", "{a:1}"])
+def test_so_it_is_where_a_stored_run_is_continued(value: str, tmp_path: Path) -> None:
+    admission = "system.data_admission_options.eta"
+    (tmp_path / "config.yaml").write_text(to_yaml(load_config(["executor=live"])))
+    key = next(key for key in option_keys() if key.startswith("run.logger_options."))
+    for continued, option in ((["executor=replay", f"trace={tmp_path}"], admission), ([f"resume={tmp_path}"], key)):
+        with pytest.raises(ConfigError, match=re.escape(f"{option} belongs to ")):
+            compose_config([*continued, f"{option}={value}"])
 
 
 def test_options_that_a_preset_brings_for_a_correction_are_left_out() -> None:

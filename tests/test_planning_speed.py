@@ -32,13 +32,13 @@ def registered(rule: type[Rule], monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 def test_a_learner_that_all_reduce_refuses_is_asked_about_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline = simulate("allreduce", gradients=LEARNERS * 8)
     decisions: list[tuple[int, int, bool]] = []
-    (may_start, lasting), *_ = timeline.coordinator._start_checks
+    may_start = timeline.coordinator.rule.may_start
 
     def watched(learner: int, view: View) -> bool:
         decisions.append((learner, view.clock, may_start(learner, view)))
         return decisions[-1][-1]
 
-    timeline.coordinator._start_checks[0] = (watched, lasting)
+    monkeypatch.setattr(timeline.coordinator.rule, "may_start", watched)
     advance(timeline, 3)
     refused = [(learner, clock) for learner, clock, started in decisions if not started]
     assert refused and len(set(refused)) == len(refused)

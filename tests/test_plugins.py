@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -185,6 +186,22 @@ def test_a_plugin_that_fails_is_one_sentence(text: str | None, parts: list[str],
 def test_a_module_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="plugins=my_lab_nowhere cannot be used: ModuleNotFoundError"):
         load_config(["plugins=[my_lab_nowhere]"])
+
+
+@pytest.mark.parametrize(
+    "name", ["plugin", "plugin.txt", "{folder}/plugin", "./plugin.txt", "nowhere/plugin", "folder"]
+)
+def test_a_file_that_is_no_module_is_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugin").write_text("")
+    (tmp_path / "plugin.txt").write_text("")
+    name = name.format(folder=tmp_path)
+    sentence = f"plugins={name} cannot be used: a file's name must end in .py"
+    if name == "folder":
+        (tmp_path / "folder").mkdir()
+        sentence = "plugins=folder cannot be used: ModuleNotFoundError"
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load_config([f"plugins=[{name}]"])
 
 
 def test_plugins_are_stored_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def check_policies(bench: StretchedBench, case: IndependentCase, seed: int = 0) 
         expected = bench.functions.network.ravel(training.cache[version])
         np.testing.assert_allclose(ring[version % len(ring)], expected, rtol=1e-4, atol=4e-6)
     assert metrics.rejected[-1, 0] == training.rejected == 0
-    assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.log.aggregations)
+    assert metrics.gradients.sum() == sum(len(one.deliveries) for one in literal.updates)
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
     check_episodes(metrics, literal, training)
     for r in range(len(SCHEDULE)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from operator import attrgetter
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from settings import complaint, with_value
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
+from stellaris_jax.config.continuation import RESUMABLE
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import knobs
+from stellaris_jax.config.validation import check_values
 from stellaris_jax.envs.registry import make
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.timeline import Timeline
@@ -58,6 +61,20 @@ def test_mappings_are_data(kwargs: dict) -> None:
 def test_long_values_are_shown_in_part() -> None:
     assert len(shown("x" * 10_000)) <= 120
     assert "\n" not in shown(np.eye(9))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"engine.devices": 2}, {"engine.distributed": True, "delays.by": "episodes"},
+     {"executor": "live", "live.actors": 3}],
+)  # fmt: skip
+def test_a_resumed_run_is_advised_of_keys_that_it_may_change(changed: dict[str, object]) -> None:
+    stored = Config().replace({"system.actors": "independent", "env.num_envs": 8, **changed})
+    with pytest.raises(ConfigError) as caught:
+        check_values(stored.replace({"resume": "runs/any"}))
+    advice = re.split("; ", str(caught.value))[-1]
+    named = [key for key in (*knobs(), "set it to 0") if key in advice]
+    assert named and all(key.startswith((*RESUMABLE, "set")) for key in named), caught.value
 
 
 REFUSED: dict[str, tuple[list[str], list[str]]] = {

@@ -157,8 +157,10 @@ class Group(Advantage):
             reward = jnp.where(steps.valid, reward, 0.0)
         going, zeros = 1.0 - ends.astype(reward.dtype), jnp.zeros_like(reward[0])
         so_far = linear_recurrence(jnp.concatenate([zeros[None], going[:-1]]), reward, zeros)
-        total = so_far + linear_recurrence(going, reward, zeros, reverse=True) - reward
-        counted = ends.at[-1].set(True) if steps.valid is None else ends.at[-1].set(True) & steps.valid
+        last = ends.at[-1].set(True)
+        # The sum at the last step, carried back: so all steps of an episode have the same, without rounding.
+        total = linear_recurrence(going, jnp.where(last, so_far, 0.0), zeros, reverse=True)
+        counted = last if steps.valid is None else last & steps.valid
 
         def mean(x: jax.Array) -> jax.Array:  # over the episodes of a group, each counted at its last step
             groups = jnp.where(counted, x, 0.0).reshape(len(x), -1, self.size).sum(axis=(0, 2))

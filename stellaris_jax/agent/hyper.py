@@ -25,6 +25,7 @@ class Hyper(NamedTuple):
       options: float options of the algorithm, by name.
       advantage: float options of the estimator of advantages, by name.
       optimizer: float options of the optimizer, by name.
+      rate_factors: learning rates of parts of the policy over the base learning rate, by name of the part.
       masks: float options of every mask, by name.
       corrections: float options of every correction, by name.
 
@@ -51,6 +52,7 @@ class Hyper(NamedTuple):
     options: Mapping[str, Number]
     advantage: Mapping[str, Number]
     optimizer: Mapping[str, Number]
+    rate_factors: Mapping[str, Number]
     masks: tuple[Mapping[str, Number], ...]
     corrections: tuple[Mapping[str, Number], ...]
 
@@ -69,6 +71,7 @@ class Hyper(NamedTuple):
             "options": numbers_of(register.algorithm[algorithm.name], algorithm.options),
             "advantage": numbers_of(register.advantage[algorithm.advantage], algorithm.advantage_options),
             "optimizer": numbers_of(register.optimizer[algorithm.optimizer], algorithm.optimizer_options),
+            "rate_factors": {name: x / algorithm.learning_rate for name, x in algorithm.learning_rates.items()},
             "masks": tuple(numbers_of(register.mask[name], masks.get(name)) for name in algorithm.masks),
             "corrections": tuple(
                 numbers_of(register.correction[name], corrections.get(name)) for name in config.system.corrections

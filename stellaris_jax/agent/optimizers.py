@@ -5,10 +5,11 @@ Optimizers work on the vector of all parameters `[P]`. One that needs their matr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from stellaris_jax.agent import Number
@@ -110,6 +111,9 @@ def optimizer_of(
     """
     if varying:
         return varying_momentum(optimizer_of(optimizer, hyper, network, aggregation), hyper.adam_b1)
+    if hyper.rate_factors:
+        whole = optimizer_of(optimizer, hyper._replace(rate_factors={}), network, aggregation)
+        return by_part(whole, network, hyper.rate_factors)
     bound = optimizer.bound(hyper.optimizer)
     if aggregation == "fractional":
         return bound.fractional(hyper)
@@ -134,3 +138,22 @@ def of_matrices(
         return ravel(updates), state
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def by_part(
+    inner: optax.GradientTransformation, network: PolicyNetwork, factors: Mapping[str, Number]
+) -> optax.GradientTransformation:
+    """Optimizer of vectors `[P]` whose steps of some parts of the policy are so many times as long."""
+
+    def update(
+        gradient: jax.Array, state: Any, params: jax.Array | None = None, **trust: Number
+    ) -> tuple[jax.Array, Any]:
+        updates, state = inner.update(gradient, state, params, **trust)
+
+        def factors_of(name: str, part: Any) -> Any:
+            return jax.tree.map(lambda x: jnp.full(x.shape, factors.get(name, 1.0), jnp.float32), part)
+
+        parts = {name: factors_of(name, part) for name, part in network.template.items()}
+        return updates * network.ravel(parts), state
+
+    return type(inner)(inner.init, update)  # type: ignore[arg-type]

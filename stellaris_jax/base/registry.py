@@ -246,7 +246,7 @@ def plugin_path(plugin: str) -> str:
 
 def _load_plugin(name: str) -> str:
     if not name.endswith(".py"):
-        _load(f"plugins={name}", lambda: import_module(name), name)
+        _load(f"plugins={name}", lambda: _import_named(name), name)
         _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
@@ -255,6 +255,13 @@ def _load_plugin(name: str) -> str:
         _load(f"plugins={name}", lambda: _import_file(module, path))
         _plugins[module] = str(path)
     return str(path)
+
+
+def _import_named(name: str) -> None:
+    """Import a module. Raises RegistrationError for the name of a file."""
+    if os.sep in name or (os.path.isfile(name) and not _is_importable(_package(name))):
+        raise RegistrationError("a file's name must end in .py, and a module's has dots between its parts")
+    import_module(name)
 
 
 def _module_of(path: Path) -> str:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import plugin_path
 from stellaris_jax.config.old_options import take_old, with_old
+from stellaris_jax.config.options import check_given
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
@@ -55,7 +56,9 @@ def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
             raise ConfigError(f"{line_of(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
         update(node, override)
     keys = keys_of(overrides)
-    return with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)[0]
+    config, keys = with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)
+    check_given(config, keys)
+    return config
 
 
 def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
@@ -91,7 +94,8 @@ def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Conf
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         update(node, override)
     keys = keys_of(overrides) - {"plugins"}
-    config = with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)[0]
+    config, keys = with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)
+    check_given(config, keys)
     config = config.replace({"run.dir": directory, "resume": directory})
     if stored.algorithm.anneal and config.rounds != stored.rounds:
         raise ConfigError(
@@ -125,8 +129,8 @@ def _texts(value: object) -> list[str]:
 
 
 def _leaves(key: str, value: object) -> Iterator[str]:
-    """Dotted keys that an override of `key` sets; a mapping sets each of its own."""
-    if not isinstance(value, dict):
+    """Dotted keys that an override of `key` sets; a mapping sets each of its own, and an empty one its key."""
+    if not isinstance(value, dict) or not value:
         yield key
         return
     for name, element in value.items():

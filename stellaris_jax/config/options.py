@@ -169,16 +169,21 @@ def _check(place: Place, owner: Owner, option: str, value: Any) -> None:
 def check_given(config: Config, keys: Iterable[str]) -> None:
     """Raise ConfigError for an option, such as `system.rule_options.decay`, that belongs to no named object.
 
-    This is for options that the user gives. A preset's own may not apply, and `complete` leaves them out.
+    This is for options that the user gives, whole or in part. A preset's own may not apply, and `complete` leaves them
+    out.
     """
     have = {f"{owner.key}.{option}" for _, owner in _owners(config) for option in options_of(owner.thing)}
     for key in sorted(keys):
         place = place_of(key)
-        if place is None or key in have or not all(name in place.kind for name in place.names(config)):
+        if place is None or not all(name in place.kind for name in place.names(config)):
             continue
-        if owners := option_keys().get(key):
+        depth = place.options.count(".") + 2 + place.listed
+        option = ".".join(key.split(".")[:depth])  # the key may lead into a mapping, which is no option's value
+        if option in have:
+            continue
+        if owners := option_keys().get(option):
             others = " and ".join(f"{place.key}={f'[{name}]' if place.listed else name}" for name in owners)
-            raise ConfigError(f"{key} belongs to {others}, not to {place.in_words(config)}.")
+            raise ConfigError(f"{option} belongs to {others}, not to {place.in_words(config)}.")
 
 
 def settle(config: Config, given: Collection[str]) -> Config:

@@ -100,6 +100,9 @@ class AlgorithmConfig(Section):
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
     learning_rate: float = knob(1e-3, "base learning rate (alpha_0 of Eq. 4)", within="(0, inf)")
+    learning_rates: dict[str, Any] = knob(
+        {}, "base learning rates of parts of the policy that have their own, by name: actor, critic, body, log_std"
+    )
     anneal: bool = knob(False, "lower the learning rate linearly to zero over total_steps")
     max_grad_norm: float = knob(
         0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off", within="[0, inf)"

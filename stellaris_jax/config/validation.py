@@ -8,7 +8,7 @@ from operator import attrgetter
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import check_options, conditions
-from stellaris_jax.config.schema import LAST_SEED
+from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
 
 MOST_LAYERS = 64
@@ -34,6 +34,12 @@ def require(conditions: Iterable[tuple[bool, str]]) -> None:
     for holds, sentence in conditions:
         if not holds:
             raise ConfigError(sentence)
+
+
+def _rates(c: Config) -> Iterator[tuple[bool, str]]:
+    for name, rate in c.algorithm.learning_rates.items():
+        number = isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0.0
+        yield number, f"algorithm.learning_rates.{name} must be greater than 0, not {shown(rate)}."
 
 
 def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
@@ -97,13 +103,19 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
         f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
     )
-    sequences = getattr(register.algorithm.get(c.algorithm.name), "sequences", False)
-    sequences |= getattr(register.advantage.get(c.algorithm.advantage), "by_learners", False)
-    yield (
-        not sequences or c.env.num_envs % c.algorithm.minibatches == 0,
-        f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
-        f"algorithm.name={c.algorithm.name}, whose minibatches are whole fragments of environments.",
-    )
+    yield from _rates(c)
+    sequences = {
+        f"algorithm.name={c.algorithm.name}": getattr(register.algorithm.get(c.algorithm.name), "sequences", False),
+        f"algorithm.advantage={c.algorithm.advantage}": getattr(
+            register.advantage.get(c.algorithm.advantage), "by_learners", False
+        ),
+    }
+    for what, needed in sequences.items():
+        yield (
+            not needed or c.env.num_envs % c.algorithm.minibatches == 0,
+            f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
+            f"{what}, whose minibatches are whole fragments of environments.",
+        )
     recurrent = c.network.memory != "none"
     yield (
         not recurrent or c.env.num_envs % c.algorithm.minibatches == 0,
@@ -193,10 +205,12 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     """Conditions on the keys of independent actors."""
     system, envs, devices, shards = c.system, c.env.num_envs, c.engine.devices, c.actor_shards
     each = f" times engine.devices={devices}" if devices > 1 else ""
+    kept = f"; a run that is resumed keeps its shards, so give an engine.devices that divides {envs // shards}"
+    fewer = f"; on so many devices, give one that divides {envs // devices}"
     yield (
         envs % (shards * devices) == 0,
         f"system.actor_shards={shards}{each} must divide env.num_envs={envs}"
-        + (f"; on so many devices, give one that divides {envs // devices}." if devices > 1 else "."),
+        f"{'' if devices == 1 else kept if c.resume else fewer}.",
     )
     yield (
         shards <= c.platform.actors,
@@ -226,7 +240,7 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     yield (
         c.delays.by == "steps" or not c.engine.distributed,
-        "delays.by=episodes is not possible with engine.distributed=true; delays.by=steps is.",
+        "engine.distributed=true is not possible with delays.by=episodes; engine.distributed=false is.",
     )
     yield (
         c.delays.by == "steps" or c.engine.members != "together" or c.num_seeds == 1,
@@ -242,5 +256,5 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     yield (
         c.executor != "live" or actors in (0, shards),
         f"live.actors={actors} is not possible with independent actors, whose {shards} shards are an actor each; "
-        f"leave it at 0, or give system.actor_shards={actors}.",
+        f"{'set it to 0' if c.resume else f'leave it at 0, or give system.actor_shards={actors}'}.",
     )

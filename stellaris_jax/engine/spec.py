@@ -29,6 +29,7 @@ class ProgramSpec:
       algorithm: the loss, and the data that it needs.
       advantage: estimator of advantages and targets.
       optimizer: the optimizer.
+      parts: parts of the policy with learning rates of their own.
       critic: whether the policy has a critic.
       masks: masks of samples.
       seeds: number S of seeds executed together (`vmap`).
@@ -53,6 +54,7 @@ class ProgramSpec:
     algorithm: Algorithm
     advantage: Advantage
     optimizer: Optimizer
+    parts: tuple[str, ...]
     critic: bool
     masks: tuple[Mask, ...]
     seeds: int
@@ -84,6 +86,7 @@ class ProgramSpec:
             algorithm=algorithm,
             advantage=register.advantage[estimator](settings.advantage_options),
             optimizer=register.optimizer[settings.optimizer](settings.optimizer_options),
+            parts=tuple(sorted(settings.learning_rates)),
             critic=VALUE in register.policy[config.network.policy].outputs,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             # Seeds whose fragments end with their episodes have stretches of their own.

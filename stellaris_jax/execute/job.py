@@ -10,6 +10,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.execute.agent_checks import check_agent
 from stellaris_jax.execute.distributed import check_same
 from stellaris_jax.execute.footprint import check_run, live_actors
 from stellaris_jax.execute.loading import check, start_jax
@@ -65,6 +66,7 @@ def prepare(config: Config) -> Job:
     network = policy_network(env.observation_space, env.action_space, config.network)
     check_run(config, env, network)
     spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
+    check_agent(network, config, spec)
     if spec.host_fragments:
         _check_hosted(config, recording)
     seeds = list(range(config.seed, config.seed + config.num_seeds))

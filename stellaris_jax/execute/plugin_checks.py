@@ -8,7 +8,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stellaris_jax.agent.losses.common import DRIFT, METRICS
 from stellaris_jax.base.errors import ConfigError, RunError
@@ -17,6 +16,7 @@ from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 from stellaris_jax.envs.names import retold
+from stellaris_jax.timeline.answers import is_truth
 
 ROWS, PARAMETERS, INPUTS = 2, 4, 3
 """Numbers of gradients, parameters and features in the trial calls of plug-ins."""
@@ -36,9 +36,7 @@ def check_plugins(config: Config) -> None:
 
 def check_answer(callback: Callable[..., object], answer: object) -> bool:
     """Answer of a callback as a bool. Raises RunError for anything but true, false and None."""
-    if answer is None or isinstance(answer, bool | np.bool_):
-        return bool(answer)
-    if isinstance(answer, jax.Array | np.ndarray) and answer.shape == () and answer.dtype == bool:
+    if answer is None or is_truth(answer):
         return bool(answer)
     name = next((name for name, thing in register.callback.items() if thing is callback), None)
     label = f"the callback {name}" if name else "a callback"
@@ -55,14 +53,16 @@ def _check_cell(name: str, size: int) -> None:
         return carry, result
 
     what = f"network.memory={name}"
-    carry, result = _traced(what, register.memory[name].__call__, trial, jax.random.key(0))
+    carry, result = traced(what, register.memory[name].__call__, trial, jax.random.key(0))
     place = code_location(register.memory[name].__call__)
     if not isinstance(result, tuple) or len(result) != 2:
-        raise ConfigError(f"{what} ({place}) returns {_shapes(result)}, not a carry and outputs.")
-    _check_like(f"{what} ({place})", "a carry", result[0], carry)
+        raise ConfigError(f"{what} ({place}) returns {shapes_of(result)}, not a carry and outputs.")
+    check_like(f"{what} ({place})", "a carry", result[0], carry)
     outputs = getattr(result[1], "shape", None)
     if outputs != (ROWS, size):
-        raise ConfigError(f"{what} ({place}) returns outputs {_shapes(result[1])} for {ROWS} rows, not {[ROWS, size]}.")
+        raise ConfigError(
+            f"{what} ({place}) returns outputs {shapes_of(result[1])} for {ROWS} rows, not {[ROWS, size]}."
+        )
 
 
 def _check_correction(name: str, correction: Correction) -> None:
@@ -78,31 +78,49 @@ def _check_correction(name: str, correction: Correction) -> None:
         return stack, state, correction.update(stack, state, context), published
 
     update = type(correction).update
-    stack, state, updated, published = _traced(what, update, trial, jnp.zeros(PARAMETERS))
+    stack, state, updated, published = traced(what, update, trial, jnp.zeros(PARAMETERS))
     place = f"{what} ({code_location(update)})"
     if not isinstance(updated, tuple) or len(updated) != 2:
-        raise ConfigError(f"{place} returns {_shapes(updated)} from update, not a stack and a state.")
-    _check_like(place, "a stack", updated[0], stack)
-    _check_like(place, "a state", updated[1], state)
-    _check_like(f"{what} ({code_location(type(correction).published)})", "a state", published, state)
+        raise ConfigError(f"{place} returns {shapes_of(updated)} from update, not a stack and a state.")
+    check_like(place, "a stack", updated[0], stack)
+    check_like(place, "a state", updated[1], state)
+    check_like(f"{what} ({code_location(type(correction).published)})", "a state", published, state)
 
 
-def _check_like(place: str, what: str, actual: Any, wanted: Any) -> None:
+def check_like(place: str, what: str, actual: Any, wanted: Any) -> None:
+    """Raise ConfigError unless two trees have the same structure, shapes and dtypes.
+
+    Args:
+      place: begin of the sentence: the plug-in and its place.
+      what: what it returns.
+      actual: that.
+      wanted: its counterpart before.
+    """
     structure: Any = jax.tree.structure(actual)
     same = structure == jax.tree.structure(wanted)
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(wanted), strict=True) if same else ()
     if not same or any((leaf.shape, leaf.dtype) != (expected.shape, expected.dtype) for leaf, expected in pairs):
-        raise ConfigError(f"{place} returns {what} of {_shapes(actual)}, which was {_shapes(wanted)} before.")
+        raise ConfigError(f"{place} returns {what} of {shapes_of(actual)}, which was {shapes_of(wanted)} before.")
 
 
-def _traced(what: str, method: Any, trial: Callable[..., Any], *arguments: Any) -> Any:
+def traced(what: str, method: Any, trial: Callable[..., Any], *arguments: Any) -> Any:
+    """Shapes of what a trial returns. Raises ConfigError if JAX cannot trace it.
+
+    Args:
+      what: key and value that name the plug-in.
+      method: its method, whose place the error names.
+      trial: function that calls it.
+      arguments: arguments of the trial.
+    """
     try:
         return jax.eval_shape(trial, *arguments)
     except Exception as error:  # plug-in code may raise anything
         raise ConfigError(f"{what} ({code_location(method)}) cannot be traced by JAX ({retold(error)}).") from error
 
 
-def _shapes(tree: Any) -> str:
+def shapes_of(tree: Any) -> str:
+    """Dtypes and shapes of a tree's arrays, for a sentence."""
+
     def shape_of(leaf: Any) -> str:
         return f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "shape") else type(leaf).__name__
 

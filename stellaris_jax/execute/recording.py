@@ -17,8 +17,10 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.telemetry.integrity import digest_of, summary_digests
 from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.record_json import InvalidRecord
 from stellaris_jax.timeline.records import Fragment, Group, Segment
-from stellaris_jax.timeline.trace import ReplayedTimeline, Trace
+from stellaris_jax.timeline.trace import ReplayedTimeline, Trace, not_as_written
+from stellaris_jax.timeline.trace_checks import DataChecks
 
 
 class Outline(NamedTuple):
@@ -44,10 +46,17 @@ class Outline(NamedTuple):
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
-        """Read a trace from beginning to end."""
+        """Read a trace from beginning to end.
+
+        Raises ConfigError if data of independent actors do not fit one another.
+        """
         scales, actors, oldest, penalised, rows = array("d"), 1, 0, True, 0
-        clock, constant, opened = 0, True, None
+        clock, constant, opened, checks = 0, True, None, DataChecks()
         for round_ in trace.rounds:
+            try:
+                checks.check(round_.record)
+            except InvalidRecord as error:
+                raise not_as_written(trace.rounds.path, round_.record.index, error) from None
             groups = round_.record.groups
             actors = actors if scales else round_.record.actors
             constant &= round_.record.actors == actors
@@ -143,6 +152,8 @@ def _check_actors(config: Config, stored: Config, outline: Outline) -> None:
         value, recorded = attrgetter(key)(config), attrgetter(key)(stored)
         if value != recorded:
             raise ConfigError(f"{key}={value} is not possible with trace={config.trace}, which has {key}={recorded}.")
+    if config.system.actors == free and outline.rows == 0:
+        raise ConfigError(f"trace={config.trace} has no data of independent actors; put back the trace as it was.")
     if config.system.actors == free and not (outline.constant and config.env.num_envs % outline.actors == 0):
         raise ConfigError(
             f"trace={config.trace} has rounds of {outline.actors} shards and of others, or they do not divide "

@@ -335,12 +335,16 @@ class Conductor(ABC):
                 buffer = self.spec.shape.fragments.slot(fragment)
                 data = self._pool.put((loader.samples(buffer), loader.order[buffer]))
                 self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))
-        unapplied = [*self.coordinator.queue, *self.coordinator.waiting_for_order]
+        forming = [] if self._forming is None else self._forming.gradients
+        unapplied = [*forming, *self.coordinator.queue, *self.coordinator.waiting_for_order]
         for gradient in [*unapplied, *self._interrupted]:
             gradient.peers = [version for version in gradient.peers if version in self._versions]
-        for gradient in unapplied:
-            self._learn(gradient)
-        self._wait_all(lambda done: self._store_gradient(self._learning.pop(done.call.stamp), done.value))
+        while unapplied:
+            turn = {gradient.learner: gradient for gradient in reversed(unapplied)}  # a learner computes one at a time
+            unapplied = [gradient for gradient in unapplied if gradient is not turn[gradient.learner]]
+            for gradient in turn.values():
+                self._learn(gradient)
+            self._wait_all(lambda done: self._store_gradient(self._learning.pop(done.call.stamp), done.value))
         for gradient in self._interrupted:
             self._learn(gradient, self.emulation.learner(self._draws[gradient.learner]))
         self._interrupted = []

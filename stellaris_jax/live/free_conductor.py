@@ -28,7 +28,7 @@ from stellaris_jax.live.rolls import ActingPolicy
 from stellaris_jax.timeline import Group, Round, minibatch_order
 from stellaris_jax.timeline.coordinator import Action
 from stellaris_jax.timeline.data_queue import DataQueue
-from stellaris_jax.timeline.data_rounds import complete_record
+from stellaris_jax.timeline.data_rounds import NextUpdate, complete_record, usage_of
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Batch, Fragment, Segment
 from stellaris_jax.timeline.trace import Roll
@@ -58,6 +58,7 @@ class FreeConductor(Conductor):
         self._idle_since: dict[int, float] = dict.fromkeys(range(self.queue.shards), 0.0)
         self._normalises = config.env.normalize_observation
         self._acting: dict[int, Any] = {}  # normalizers of versions, as handles of the pool
+        self._next_update: NextUpdate | None = None
         self._beginning = self.state()
 
     # A round -------------------------------------------------------------------------------------------------------
@@ -73,27 +74,38 @@ class FreeConductor(Conductor):
         self, state: EngineState, index: int, width: Width, step_scale: float
     ) -> tuple[EngineState, RoundMetrics, Round]:
         self._begin_round(state, index, width, step_scale)
+        if self._next_update is not None:
+            self._next_update.begin(self._record)
         self._episodes = self._dropped_episodes = NO_EPISODES
         self._settle()
-        while self._forming is not None or self.queue.completed <= index:
+        while self.queue.completed <= index:
             self._happen()
             self._settle()
+        self._next_update = NextUpdate.of(self._record, self.coordinator)
         self._state = self._state._replace(actor=self.shards.actor)
         state, metrics = self.steps.finish(self._state, self._wave_state, self._episodes)
         metrics = jax.device_get(metrics)
         self._trace.opened, self.shards.opened = self.shards.opened, False
         dropped: EpisodeStatistics = jax.tree.map(lambda x: np.full((1, 1), x, np.float32), self._dropped_episodes)
         complete_record(self._record, self.batches, self.queue, self.queue.shards)
-        return state, metrics._replace(dropped_episodes=dropped), self._end_round()
+        record = self._end_round()
+        record.usage = usage_of(self.usage, self._next_update)
+        return state, metrics._replace(dropped_episodes=dropped), record
 
     def _settle(self) -> None:
-        """Do all that can be done now: drop and begin fragments, form batches, start learners."""
+        """Do all that can be done now: drop and begin fragments, form batches, start learners.
+
+        Once the round's batch is complete, an update that has begun or must be forced is left to the next round.
+        """
         coordinator, queue = self.coordinator, self.queue
         while True:
             queue.clock = coordinator.clock
             while queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0:
                 del coordinator.remaining[queue.completed], self._fragments[queue.completed]
                 queue.completed += 1
+            over = queue.completed > self._record.index
+            if over and coordinator.aggregating:
+                return
             changed = True
             while changed:
                 changed = self._evict() | self._form()
@@ -104,7 +116,7 @@ class FreeConductor(Conductor):
                 continue
             # No learner may take the pointers that there are, or actors can contribute nothing to the next batch.
             waiting = coordinator.running or coordinator.aggregating
-            if waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
+            if over or waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
                 return
             if not (actions := coordinator.on_stall(self.now)):
                 return
@@ -276,13 +288,19 @@ class FreeConductor(Conductor):
             "queue": self.queue.state(),
             "batches": [as_data(batch) for batch in self.batches.values()],
             "idle_since": [list(item) for item in self._idle_since.items()],
+            "next_update": self._next_update and as_data(self._next_update),
+            "spent": as_data(self.usage),
         }
-        return {**super().state(), "actors": actors}
+        return {**super().state(), "usage": as_data(usage_of(self.usage, self._next_update)), "actors": actors}
 
     def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
         actors = state["actors"]
+        super().restore({**state, "usage": actors.get("spent", state["usage"])})  # states of earlier versions lack it
         self.queue.usage = self.usage
+        update = actors.get("next_update")
+        self._next_update = record_of(NextUpdate, update) if update else None
+        if self._next_update is not None:
+            self._forming, self.coordinator.before = self._next_update
         if self.usage.actor_invocations:
             self.shards.seconds = self.usage.actor_busy / self.usage.actor_invocations / self.config.segments
         self.queue.restore(actors["queue"])
@@ -307,6 +325,7 @@ class FreeConductor(Conductor):
         if not self._normalises:
             acting = {0: normalizers}
         self._acting = {version: self._pool.put(value) for version, value in acting.items()}
+        self._forming_statistics = normalizers  # no batch is formed between an update's begin and the round's end
         for fragment in self.queue.rolling.values():
             fragment.versions[-1] = self.queue.visible()
             self._start(fragment)

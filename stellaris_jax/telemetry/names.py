@@ -59,7 +59,9 @@ METRICS = {
     "learned_steps": Metric("data/learned_steps", "env steps learned from so far; env_steps counts those rolled"),
     "data_queue": Metric("data/queue", "fragments that wait for a batch at the round's end"),
     "data_queue_seconds": Metric("data/queue_seconds", "mean seconds that the round's fragments waited for a batch"),
-    "actor_utilisation": Metric("data/actor_utilisation", "share of the time in which actors rolled out"),
+    "actor_utilisation": Metric(
+        "data/actor_utilisation", "share of the time so far in which actors rolled fragments that have ended"
+    ),
     "actor_blocked": Metric("data/actor_blocked", "share of the time in which actors waited to begin a fragment"),
     "fragments_dropped": Metric("data/fragments_dropped", "fragments so far that data admission dropped"),
     "fragments_dropped_share": Metric("data/fragments_dropped_share", "share of them among the round's fragments"),

@@ -1,4 +1,8 @@
-"""Rounds of independent actors in the simulator: a round lasts until its batch is complete."""
+"""Rounds of independent actors in the simulator: a round lasts until its batch is complete.
+
+An aggregation that begins in the instant in which a round ends belongs to the next round, and so does all that follows
+it in that instant (`stellaris_jax.timeline.data_rounds`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from stellaris_jax.timeline.coordinator import Action, Coordinator
+from stellaris_jax.timeline.data_rounds import NextUpdate
 from stellaris_jax.timeline.events import Event, FragmentLoaded
 from stellaris_jax.timeline.free_actors import FreeActors
 from stellaris_jax.timeline.records import Gradient, Round, Usage
@@ -52,24 +57,33 @@ def batch_round(timeline: Simulation, record: Round, gradients: int) -> None:
     """
     free = timeline.free
     assert free is not None, "actors are not independent"
+    if free.next_update is not None:
+        free.next_update.begin(record)
     _settle(timeline, free, record, gradients)
     while free.queue.completed <= record.index:
         timeline.happen(record)
         _settle(timeline, free, record, gradients)
     timeline.fragment += 1
     timeline.spent.seconds = timeline.tick
+    free.next_update = NextUpdate.of(record, timeline.coordinator)
     free.end_round(record)
     record.usage = timeline.usage
 
 
 def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: int) -> None:
-    """Do all that can be done now: drop and begin fragments, form batches, start learners."""
+    """Do all that can be done now: drop and begin fragments, form batches, start learners.
+
+    Once the round's batch is complete, an update that has begun or must be forced is left to the next round.
+    """
     coordinator, queue = timeline.coordinator, free.queue
     while True:
         queue.clock = coordinator.clock
         while queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0:
             del coordinator.remaining[queue.completed]
             queue.completed += 1
+        over = queue.completed > record.index
+        if over and coordinator.aggregating:
+            return
         changed = True
         while changed:
             changed = free.evict(timeline.tick, record) | _form(timeline, free, record, gradients)
@@ -84,7 +98,7 @@ def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: in
             _measure(timeline, free, record)
         # No learner may take the pointers that there are, or actors can contribute nothing to the next batch.
         waiting = coordinator.running or coordinator.aggregating or queue.loading
-        if waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
+        if over or waiting or not coordinator.queue or not (coordinator.pointers or queue.blocked):
             return
         if not (actions := coordinator.on_stall(timeline.now)):
             return

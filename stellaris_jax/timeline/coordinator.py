@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.timeline.admission import Admission
+from stellaris_jax.timeline.answers import decision, is_count, is_inherited
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient, Group, Usage
 from stellaris_jax.timeline.rules import Rule
@@ -35,9 +37,12 @@ class Drop(NamedTuple):
 Action = Group | Drop
 """Instruction to a driver: aggregate a group, then call `on_publish`; or drop gradients."""
 
+COUNTED = ("gradients", "escapes", "unready", "staleness_total", "staleness_max", "aggregate_busy")
+"""Counters of usage that grow as soon as a group is formed, not only when its version is published."""
 LEAST_WEIGHT = 1e-30
 """Lower bound of weights: on the device, a weight of 0 marks an empty place."""
-NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
+NUMBER = (float, int, np.number)
+_COUNTERS = attrgetter(*COUNTED)
 
 
 class Coordinator:
@@ -55,8 +60,12 @@ class Coordinator:
         self.rule: Rule = register.rule[system.rule](system.rule_options)
         self.weights: Weight = register.weight[system.weights](system.weight_options)
         self.admission: Admission = register.admission[system.admission](system.admission_options)
+        gated: object = self.rule.gated
+        if not isinstance(gated, bool):
+            raise RunError(f"{type(self.rule).__name__}.gated must be true or false, not {shown(gated)}.")
         self.clock = 0
         self.aggregating = False
+        self.before: list[float] = []  # values of COUNTED before the last group was formed
         self.iterations = [0] * system.learners
         self.running: dict[int, int] = {}
         self.pointers: deque[tuple[int, int]] = deque()
@@ -67,14 +76,21 @@ class Coordinator:
         self.free, self.refused = list(range(system.learners)), list[int]()
         self._set_queue([])
         # Most rules and policies keep the defaults, which allow everything: those need no call.
-        hooks = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
-        self._start_checks = [(m, getattr(m, "lasting", False)) for m, default in hooks if not _is(m, default)]
-        self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
-        self._orders = not _is(self.admission.admits, Admission.admits)
+        hooks: list[tuple[Rule | Admission, Any]] = [(self.rule, Rule.may_start), (self.admission, Admission.may_start)]
+        self._start_checks = [
+            (policy, getattr(policy.may_start, "lasting", False))
+            for policy, default in hooks
+            if not is_inherited(policy.may_start, default)
+        ]
+        self._keeps_all = not self.drops and is_inherited(self.admission.keeps, Admission.keeps)
+        self._orders = not is_inherited(self.admission.admits, Admission.admits)
         self.computing: dict[int, Gradient] = {}
         self.waiting_for_order: list[Gradient] = []
         # Largest staleness that a gradient may have when the next version is published.
         bounds = [self.admission.largest_staleness(), None if self.drops else self.versions - 1]
+        if not (bounds[0] is None or is_count(bounds[0], 0)):
+            name, wanted = type(self.admission).__name__, "None or an integer of at least 0"
+            raise RunError(f"{name}.largest_staleness must return {wanted}, not {shown(bounds[0])}.")
         self._largest_staleness = min((bound for bound in bounds if bound is not None), default=None)
 
     # Events --------------------------------------------------------------------------------------------------------
@@ -114,7 +130,8 @@ class Coordinator:
     def _admitted(self, gradient: Gradient) -> list[Gradient]:
         """Gradients that may join the queue after this delivery, in the order of their minibatches."""
         self.waiting_for_order = sorted([*self.waiting_for_order, gradient], key=lambda g: (g.fragment, g.minibatch))
-        joining = [early for early in self.waiting_for_order if self.admission.admits(early, self)]
+        admission = self.admission
+        joining = [one for one in self.waiting_for_order if decision(admission, "admits", admission.admits(one, self))]
         self.waiting_for_order = [early for early in self.waiting_for_order if early not in joining]
         return joining
 
@@ -165,8 +182,8 @@ class Coordinator:
         if not self.pointers:
             return
         for learner in [*self.free]:
-            for may_start, lasting in self._start_checks:
-                if not may_start(learner, self):
+            for policy, lasting in self._start_checks:
+                if not decision(policy, "may_start", policy.may_start(learner, self)):
                     if lasting:
                         self.free.remove(learner)
                         self.refused.append(learner)
@@ -221,8 +238,9 @@ class Coordinator:
             # The next version would overwrite one that a learner in flight needs, or exceed the bound on staleness.
             self.usage.waits += 1
             return dropped
+        self.before = [*_COUNTERS(self.usage)]
         escaped = False
-        if not self.rule.ready(self.staleness[:], self):
+        if not decision(self.rule, "ready", self.rule.ready(self.staleness[:], self)):
             crowded = self.rule.gated and len(self.queue) + len(self.waiting_for_order) >= self.learners
             if not (crowded or stalled):
                 return dropped
@@ -234,9 +252,10 @@ class Coordinator:
         """Drop queued gradients that admission rejects or, under `overflow=drop`, that are too old for the ring."""
         kept: list[Gradient] = []
         lost: list[Gradient] = []
+        admission = self.admission
         for gradient in self.queue:
             in_ring = not self.drops or gradient.version >= oldest
-            keeps = in_ring and self.admission.keeps(self.clock - gradient.version, self)
+            keeps = in_ring and decision(admission, "keeps", admission.keeps(self.clock - gradient.version, self))
             (kept if keeps else lost).append(gradient)
         if not lost:
             return ()
@@ -249,7 +268,7 @@ class Coordinator:
     def _take(self) -> list[Gradient]:
         """Gradients that the rule takes from the queue, and those that would be too stale for the next version."""
         taken = self.rule.take(len(self.queue))
-        if not (isinstance(taken, WHOLE) and taken >= 1):
+        if not (is_count(taken, 1)):
             name = type(self.rule).__name__
             raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
         group, left = self.queue[:taken], self.queue[taken:]
@@ -321,8 +340,3 @@ class Coordinator:
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])
         self.weights.restore(state["weights"])
-
-
-def _is(method: Callable[..., bool], default: Callable[..., bool]) -> bool:
-    """Whether a method is the base class's, not overridden."""
-    return getattr(method, "__func__", None) is default

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Protocol
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
-from stellaris_jax.config.schema import knob
+from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.answers import decision, is_count
 from stellaris_jax.timeline.records import Fragment
 
 BOUND = "the most batches that data may be behind"
@@ -62,8 +64,13 @@ def age(fragment: Fragment, view: DataView) -> int:
 
 
 def places(eta: int, view: DataView) -> int:
-    """Fragments that may be begun: (eta + completed + 1) A - (A formed + outstanding), AReaL's formula."""
-    return (eta + view.completed + 1 - view.formed) * view.shards - view.outstanding
+    """Number of fragments that may be begun within a begin limit of eta batches.
+
+    A (eta + 1 - unfinished) - outstanding, where unfinished batches are formed and not completed. AReaL's formula is
+    the same in other terms.
+    """
+    unfinished = view.formed - view.completed
+    return (eta + 1 - unfinished) * view.shards - view.outstanding
 
 
 @register.data_admission("fifo")
@@ -94,7 +101,8 @@ class DataAdmission(Optioned):
 
     def evicts(self, view: DataView) -> Sequence[Fragment]:
         """Waiting fragments to drop now: by default those that it does not keep."""
-        return [fragment for fragment in view.waiting if not self.keeps(age(fragment, view), view)]
+        ages = ((fragment, age(fragment, view)) for fragment in view.waiting)
+        return [fragment for fragment, old in ages if not decision(self, "keeps", self.keeps(old, view))]
 
     def selects(self, view: DataView) -> Sequence[Fragment]:
         """Fragments of the next batch: A of those that wait, or fewer to wait for more."""
@@ -108,10 +116,11 @@ def in_order_of_begin(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 @register.data_admission("ready_first")
 class ReadyFirst(DataAdmission):
-    """Gate on begins, first come first served: data begins at most eta batches ahead (NeMo-RL's ready_first).
+    """Begin limit, first come first served: data begins at most eta batches ahead (NeMo-RL's ready_first).
 
-    A fragment may begin while (eta + completed + 1) A - (A formed + waiting + under way) > 0. Nothing is dropped. A
-    fragment that takes long may become older than eta. Its cost: actors wait. Bias: none.
+    A fragment may begin while outstanding < A (eta + 1 - unfinished). A is the number of shards, outstanding fragments
+    wait or are under way, and unfinished batches have gradients to come. Nothing is dropped. A fragment that takes long
+    may become older than eta. Its cost: actors wait. Bias: none.
     """
 
     eta: int = knob(1, "batches that actors may be ahead of the learners (eta)", within="[0, inf)")
@@ -126,7 +135,7 @@ class ReadyFirst(DataAdmission):
 
 @register.data_admission("capacity")
 class DataCapacity(ReadyFirst):
-    """AReaL's capacity: the gate of ready_first, and of the fragments that wait those begun first.
+    """AReaL's capacity: the begin limit of ready_first, and of the fragments that wait those begun first.
 
     Fragments that are complete do not wait for those under way, so that a slow one may become older than eta. Its cost:
     actors wait. Bias: none.
@@ -158,8 +167,9 @@ class BoundedData(DataAdmission):
     """Bound on the age of data, by dropping what is older (verl, prime-rl) or by waiting for it.
 
     `by=drop`: actors never wait for the bound, and fragments of age > bound are dropped. Its waste: their rollouts.
-    Bias: slow fragments are dropped more often. `by=wait`: the gate of `capacity` with eta = bound, and no batch is
-    formed without a fragment that would be too old for the next one. Its cost: actors and learners wait. Bias: none.
+    Bias: slow fragments are dropped more often. `by=wait`: the begin limit of `capacity` with eta = bound, and no
+    batch is formed without a fragment that would be too old for the next one. Its cost: actors and learners wait. Bias:
+    none.
     """
 
     bound: int = knob(1, BOUND, within="[0, inf)")
@@ -175,6 +185,9 @@ class BoundedData(DataAdmission):
     def keeps(self, age: int, view: DataView) -> bool:
         return self.by == "wait" or age <= self.bound
 
+    def evicts(self, view: DataView) -> Sequence[Fragment]:
+        return () if self.by == "wait" else super().evicts(view)
+
     def selects(self, view: DataView) -> Sequence[Fragment]:
         if self.by == "wait" and any(age(fragment, view) >= self.bound for fragment in view.rolling.values()):
             return ()
@@ -183,7 +196,9 @@ class BoundedData(DataAdmission):
 
 @register.data_admission("window")
 class Window(DataAdmission):
-    """Gate and bound: actors begin at most `bound` batches ahead, and older fragments are dropped (NeMo-RL's windowed).
+    """Begin limit and bound on age: NeMo-RL's windowed.
+
+    Actors begin at most `bound` batches ahead, and older fragments are dropped. Fragments begun first are used first.
 
     Its cost: actors wait. Its waste and bias: fragments slower than the window are dropped.
     """
@@ -213,7 +228,7 @@ class Fixed(DataAdmission):
     fresher. Its cost: both wait for the slowest shard. Bias: none.
     """
 
-    lag: int = knob(1, "batches that data are behind, exactly", within="[0, inf)")
+    lag: int = knob(1, "batches that data are behind, exactly", within="[0, 100000)")
 
     @property
     def queued_batches(self) -> int:
@@ -274,14 +289,29 @@ class EvictStalest(DataAdmission):
 
 
 def admission_of(system: SystemConfig) -> DataAdmission:
-    """Data admission of a configuration."""
+    """Data admission of a configuration. Raises ConfigError unless its `blocks` is true or false."""
     admission: DataAdmission = register.data_admission[system.data_admission](system.data_admission_options)
+    blocks: object = admission.blocks
+    if not isinstance(blocks, bool):
+        raise ConfigError(f"{_attribute(system, admission, 'blocks')} must be true or false, not {shown(blocks)}.")
     return admission
 
 
 def queue_capacity(system: SystemConfig, shards: int) -> int:
-    """Fragments that may wait before actors wait."""
-    return system.data_queue or admission_of(system).queued_batches * shards
+    """Fragments that may wait before actors wait. Raises ConfigError for a length that no queue has."""
+    admission = admission_of(system)
+    if system.data_queue:
+        return system.data_queue
+    batches = admission.queued_batches
+    if not is_count(batches, 1):
+        wanted = "must be an integer of at least 1"
+        raise ConfigError(f"{_attribute(system, admission, 'queued_batches')} {wanted}, not {shown(batches)}.")
+    return int(batches) * shards
+
+
+def _attribute(system: SystemConfig, admission: DataAdmission, name: str) -> str:
+    """Beginning of a sentence on an attribute of the data admission."""
+    return f"system.data_admission={system.data_admission}: {type(admission).__name__}.{name}"
 
 
 def store_rows(system: SystemConfig, shards: int) -> int:

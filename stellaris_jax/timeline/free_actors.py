@@ -15,7 +15,7 @@ from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.data_queue import DataQueue
-from stellaris_jax.timeline.data_rounds import complete_record
+from stellaris_jax.timeline.data_rounds import NextUpdate, complete_record
 from stellaris_jax.timeline.delays import Stream
 from stellaris_jax.timeline.events import ActorDied, Event, FragmentEnded, SegmentBegun
 from stellaris_jax.timeline.platform import Containers
@@ -81,6 +81,9 @@ class FreeActors:
       streams: random numbers.
       usage: counters, in ticks.
       schedule: function that schedules an event after a number of ticks.
+
+    Attributes:
+      next_update: update that began in the instant in which the last round ended; `None` without one.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class FreeActors:
         self.begun_at, self.at_once = 0, 0
         self.rolled: dict[int, int] = {}
         self.unknown: list[int] = []
+        self.next_update: NextUpdate | None = None
 
     def begin(self, tick: int, record: Round) -> bool:
         """Begin a fragment with the first shard that is idle and may; returns whether there was one."""
@@ -142,7 +146,7 @@ class FreeActors:
             raise RunError(
                 f"Actors have begun {self.since_batch} fragments while no batch was completed, until "
                 f"{tick / SECOND:g} simulated seconds: delays.actor is too short beside delays.learner, or learners "
-                "wait for ever."
+                f"or system.data_admission={self.queue.system.data_admission} wait for ever."
             )
 
     def _drawn(self, fragment: Fragment, tick: int) -> tuple[list[int], list[int]]:
@@ -252,6 +256,7 @@ class FreeActors:
         return {
             **{name: [list(item) for item in getattr(self, name).items()] for name in self._SHARDS},
             "since_batch": self.since_batch,
+            "next_update": self.next_update and as_data(self.next_update),
             "queue": self.queue.state(),
             "batches": [as_data(batch) for batch in self.batches.values()],
         }
@@ -261,5 +266,7 @@ class FreeActors:
         for name in self._SHARDS:
             setattr(self, name, {shard: value for shard, value in state[name]})
         self.since_batch = state["since_batch"]
+        update = state.get("next_update")  # states of earlier versions lack it
+        self.next_update = record_of(NextUpdate, update) if update else None
         self.queue.restore(state["queue"])
         self.batches = {one["index"]: record_of(Batch, one) for one in state["batches"]}

@@ -228,7 +228,7 @@ class Round:
       actor_seconds: mean seconds of an actor.
       arrived: newest version when the fragment was complete.
       complete: time at which the fragment was complete, in seconds.
-      groups: groups whose aggregation started in the round.
+      groups: groups whose aggregation started in the round; with independent actors those that it published.
       dropped: gradients dropped in the round.
       usage: totals since the run began, at the round's end.
       batches: batches formed in the round, of independent actors.

@@ -31,8 +31,8 @@ class Rule(Optioned):
 
     Attributes:
       gated: whether the rule refuses by staleness. Such a rule is overruled as soon as as many gradients wait as there
-        are learners. Any rule is overruled if no other event is pending. Both are counted as gate escapes, of gated
-        rules only.
+        are learners. Any rule is overruled if nothing else could complete a group: no other event is pending, or
+        learners are idle and no batch may be formed. Both are counted as gate escapes, of gated rules only.
       round: newest round of any gradient delivered so far (k of Eq. 3).
     """
 
@@ -120,7 +120,8 @@ class AllReduce(Rule):
 class SoftSync(Rule):
     """n-softsync (Zhang et al. 2016): aggregation after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022).
 
-    Zhang et al. set the splitting parameter n: c = floor(learners / n). Here c is set directly.
+    Zhang et al. set the splitting parameter n: c = floor(learners / n). Here c is set directly. A group takes all
+    gradients that wait, which may be more than c after a long aggregation.
     """
 
     c: int = knob(4, "gradients per aggregation (c)", within="[1, inf)")

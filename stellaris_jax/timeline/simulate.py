@@ -32,6 +32,7 @@ from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.batch_rounds import Measure, batch_round
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
+from stellaris_jax.timeline.data_rounds import usage_of
 from stellaris_jax.timeline.delays import Chance, Stream, stream_of
 from stellaris_jax.timeline.events import (
     ActorDied,
@@ -156,7 +157,7 @@ class Timeline:
     @property
     def usage(self) -> Usage:
         """Usage up to the end of the last round, in seconds."""
-        return self.spent.in_seconds()
+        return usage_of(self.spent, self.free.next_update if self.free else None).in_seconds()
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
         """Collect the next fragment, and simulate until the following one can start.
@@ -389,5 +390,8 @@ class Timeline:
         if self.free is not None:
             self.free.usage = self.free.queue.usage = self.spent
             self.free.restore(state["actors"])
+            if update := self.free.next_update:
+                self.coordinator.before = update.before
+                self.forming = self.forming and update.group
         for name, drawn in state["streams"].items():  # states of earlier versions lack newer streams
             self.streams[name].restore(drawn)

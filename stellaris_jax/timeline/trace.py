@@ -326,12 +326,17 @@ def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | 
     try:
         round_ = RoundTrace.of(next(lines))
     except InvalidRecord as error:
-        raise ConfigError(f"{path}: round {index + 1} is not as a run writes it: {error}; put the file back.") from None
+        raise not_as_written(path, index, error) from None
     except (StopIteration, *DAMAGE):
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
     return round_ if round_.record.index == index else None
+
+
+def not_as_written(path: Path, index: int, error: InvalidRecord) -> ConfigError:
+    """Error that says why a round of a trace was written by no run."""
+    return ConfigError(f"{path}: round {index + 1} is not as a run writes it: {error}; put the file back.")
 
 
 class ReplayedTimeline:

@@ -5,26 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import NamedTuple
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.telemetry.format import significant
-from studies.claims import HOLDS, REVERSED, Claim, read_claims
+from studies.actors.cells import BARRIER, DROP
+from studies.actors.laws import RESAMPLES, at_end
+from studies.actors.texts import (
+    Row,
+    between,
+    counts,
+    edges,
+    having,
+    headline,
+    limited,
+    listed,
+    mean_and_half,
+    of,
+    on_tasks,
+    shown,
+    table,
+    tally,
+)
+from studies.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
 from studies.files import read_table, replace_block
 
 PAGE = "README.md"
 OPEN_ANSWER = "**Not answered yet:** the runs are not trained."
 """Answer of a figure without claims; a page that has it although there are claims is out of date."""
 SURE = (
-    "**How sure:** ± is half of a 95 % interval over seeds. Learning rates are chosen on seeds 0 to 7, and judged on "
-    "seeds 8 to 15. Comparisons are of equal seeds (paired t-test). *Shown* means significant after Holm's correction "
-    "for the {count} claims of this figure. Not shown is not equal."
+    "**How sure:** ± is half of a 95 % interval over seeds. Learning rates are chosen on seeds 0 to 7, by "
+    "learning-curve area over batches, also where areas over seconds are compared. They are judged on seeds 8 to 15. "
+    "{tests} *Shown* means significant after Holm's correction for the {count} claims of this figure. Not shown is not "
+    "equal."
 )
+PAIRED = "Comparisons are of equal seeds (paired t-test)."
+TESTS = {
+    "bounds": f"{PAIRED} Durations of dropped fragments, relative to all, are tested against 1, and their returns, "
+    "less those of used ones, against 0 (one-sample t-tests)."
+}
+"""Tests of the figures with others than the paired one."""
 SURE_OF_RATES = (
     "**How sure:** learning-curve areas of 16 seeds, each learning rate twice the one before. Intervals are of 95 %, "
     "by {resamples} bootstrap samples of the seeds. *Shown* means significant after Holm's correction for the {count} "
-    "claims of this figure. Not shown is not equal."
+    "claims of this figure. Not shown is not equal, and not ruled out is not shown."
 )
 PICTURES = {
     "bounds": "Learning-curve area by admission",
@@ -33,7 +57,12 @@ PICTURES = {
     "rates": "Best learning rate by data lag",
 }
 """Content of each figure's picture."""
-Row = Mapping[str, str]
+LEVELS = {"bounds": "bound", "sync": "sync_steps", "corrections": "lag", "rates": "lag"}
+"""Column of each figure's level."""
+CROSSOVER = "crossover in batches, with 1 / (1 + lag) beyond; the largest lag: none was reached"
+"""Row of the crossover; left out where the law is ruled out."""
+UNCLIPPED = ("TIS", "V-trace", "CISPO")
+"""Objectives without PPO's clip; the others keep it."""
 
 
 def markers(figure: str) -> tuple[str, str]:
@@ -56,169 +85,260 @@ def block(figure: str, results: Path) -> str:
     if not (results / f"claims_{figure}.csv").is_file():
         return f"{OPEN_ANSWER} Command: `python scripts/reproduce.py actors --figure {figure}`."
     claims = read_claims(results / f"claims_{figure}.csv")
-    sentences, table = ANSWERS[figure](claims, read_table(results / f"figure_{figure}.csv"))
+    rows = read_table(results / f"figure_{figure}.csv")
+    sentences, lines = ANSWERS[figure](claims, rows)
+    sentences += edges(rows, LEVELS[figure])
     sure = SURE_OF_RATES if figure == "rates" else SURE
     parts = [sentences[0], *([" ".join(sentences[1:])] if sentences[1:] else [])]
-    about = sure.format(count=len([claim for claim in claims if claim.p is not None]), resamples="2,000")
+    count = len([claim for claim in claims if claim.p is not None])
+    about = sure.format(count=count, resamples=f"{RESAMPLES:,}", tests=TESTS.get(figure, PAIRED))
     picture = f"![{PICTURES[figure]}](figure_{figure}.png)"
-    return "\n\n".join([*(fill(part, 118) for part in parts), picture, "\n".join(table), fill(about, 118)])
-
-
-class Tally(NamedTuple):
-    """Verdicts that are shown, of some claims.
-
-    Attributes:
-      holds: number of claims that hold.
-      reversed: number of claims that are reversed.
-      total: number of claims.
-    """
-
-    holds: int
-    reversed: int
-    total: int
-
-    def choose(self, holds: str, against: str, both: str, neither: str) -> str:
-        """Text for the verdicts: one side, the other, both, or neither is shown."""
-        if self.holds:
-            return both if self.reversed else holds
-        return against if self.reversed else neither
-
-
-def tally(claims: Sequence[Claim], *words: str) -> Tally:
-    """Verdicts that survive the correction, of the claims with all these words."""
-    chosen = [claim for claim in claims if all(word in claim.claim for word in words)]
-    shown = [claim.verdict for claim in chosen if claim.survives]
-    return Tally(shown.count(HOLDS), shown.count(REVERSED), len(chosen))
+    return "\n\n".join([*(fill(part, 118) for part in parts), picture, "\n".join(lines), fill(about, 118)])
 
 
 def bounds(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Sentences and table of blocking against discarding."""
+    """Sentences and tables of blocking against discarding: what each learns, and what dropping costs."""
     seconds, batches = (
-        tally(claims, "waiting learns more than dropping", per) for per in (", per second", ", per batch")
+        having(claims, "waiting learns more than dropping", per) for per in (", per second", ", per batch")
     )
-    first = seconds.choose(
-        "Block: in equal time, waiting for stale data is shown to learn more than dropping them.",
+    ours, theirs = "waiting for stale data", "dropping them"
+    first = headline(
+        seconds,
+        f"Block: in equal time, {ours} is shown to learn more than {theirs}.",
         "Discard: in equal time, dropping stale data is shown to learn more than waiting for them.",
-        "It depends: in equal time, waiting is shown to learn more in some settings, and dropping in others.",
         "Neither is shown to be better: in equal time, no difference between waiting and dropping is shown.",
+        f"in equal time, {ours} is shown to learn more than {theirs}",
     )
-    sentences = [first, *_counts("waiting", "dropping", {"equal simulated seconds": seconds, "equal batches": batches})]
+    scales = {"equal simulated seconds": tally(seconds), "equal batches": tally(batches)}
+    sentences = [first, *counts("waiting", "dropping", scales), *_detectable(seconds)]
+    bare = tally(claims, "waiting learns more than the barrier", ", per second")
+    if bare.total:
+        sentences.append(
+            f"Against the barrier, waiting with bound 1 or 2 is shown to learn more in "
+            f"{of(bare.holds, bare.total)} of equal seconds, and less in {bare.reversed}"
+            + (": that asynchrony pays is not shown." if not bare.holds else ".")
+        )
     slower = tally(claims, "dropped fragments take longer")
-    sentences.append(
-        f"Dropped fragments are shown to take longer than all fragments in {slower.holds} of {slower.total} settings."
-    )
+    if slower.total:
+        sentences.append(
+            f"Dropped fragments are shown to take longer than all in {slower.holds} of {slower.total} settings."
+        )
     for task in dict.fromkeys(row["env"] for row in rows):
-        dropping = [row for row in rows if row["env"] == task and row["fragments_dropped_return"]]
-        gaps = "; ".join(f"bound {row['bound']}: {_pm(row, 'fragments_dropped_return')}" for row in dropping)
-        if gaps:
-            sentences.append(f"On {task} the return of dropped episodes less that of used ones is {gaps}.")
+        better, worse = (tally(claims, f"{task}, ", f"have {word} returns than used") for word in ("higher", "lower"))
+        for word, shown_in in (("higher", better.holds + worse.reversed), ("lower", worse.holds + better.reversed)):
+            if shown_in:
+                total = better.total + worse.total
+                sentences.append(
+                    f"On {task} their returns are shown to be {word} than those of used ones in {shown_in} of {total}."
+                )
+    sentences += _horizons(rows)
     names = {(row["method"], row["bound"]): _admission(row) for row in rows}
     columns = {"area, equal seconds": "area_seconds", "area, equal batches": "area_batches", "final": "final"}
-    return sentences, _table("admission", names, rows, columns, ("method", "bound"))
+    return sentences, [*table("admission", names, rows, columns, ("method", "bound")), "", *_costs(rows)]
+
+
+def _detectable(claims: Sequence[Claim]) -> list[str]:
+    """Sentence about the smallest gaps that can be shown, by the half-widths of the differences."""
+    halves = [float(claim.ours.rpartition(" ± ")[2]) for claim in claims if ": " in claim.ours and " ± " in claim.ours]
+    if not halves:
+        return []
+    least, most = (significant(half, 2) for half in (min(halves), max(halves)))
+    return [
+        f"Differences in equal seconds have half-widths of {least} to {most}: a gap smaller than its comparison's "
+        "half-width could not be shown."
+    ]
+
+
+def _horizons(rows: Sequence[Row]) -> list[str]:
+    """Sentence about the end of equal seconds, and the evaluations of the barrier until then."""
+    ends = {row["env"]: row["equal_seconds"] for row in rows}
+    barrier = {row["env"]: row["evaluations"] for row in rows if row["method"] == BARRIER}
+    if not barrier:
+        return []
+    named = listed([f"after {significant(float(end))} s on {task}" for task, end in ends.items()])
+    counted = listed([f"{significant(float(count), 2)} on {task}" for task, count in barrier.items()])
+    return [
+        f"Equal seconds end with a task's shortest run, {named}. By then the barrier has had, of 21 "
+        f"evaluations, {counted}."
+    ]
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    """Lines of a table of what dropping costs, and how it biases the data."""
+    heads = (
+        "fragments dropped",
+        "rollouts for one learned from",
+        "longer than all fragments",
+        "return less that of used",
+    )
+    lines = [f"| dropping | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for row in (row for row in rows if row["method"] == DROP):
+        name = f"{row['env']}, bound {row['bound']}"
+        share = mean_and_half(row, "dropped", 2, 100.0)
+        rolled = significant(1.0 / (1.0 - float(row["dropped"])), 2)
+        slower = mean_and_half(row, "fragments_dropped_slowness", 2, 100.0, less=1.0)
+        gap = mean_and_half(row, "fragments_dropped_return", 2)
+        lines.append(f"| {name} | {share} % | {rolled} | {slower} % | {gap} |")
+    return lines
 
 
 def sync(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Sentences and table of fetches within a fragment."""
-    paid, free = (tally(claims, f"fetch {cost}:", "per second") for cost in ("0.13 s", "free"))
-    first = paid.choose(
+    paid, free = (having(claims, f"fetch {cost}:", "per second") for cost in ("0.13 s", "free"))
+    first = headline(
+        paid,
         "Fetch within the fragment: in equal time this is shown to learn more than one fetch, at 0.13 s each.",
         "Fetch once per fragment: in equal time more fetches, of 0.13 s each, are shown to learn less.",
-        "It depends: at 0.13 s a fetch, some intervals are shown to learn more in equal time, and others less.",
         "It is not shown to matter: in equal time, at 0.13 s a fetch, no interval is shown to differ from one fetch.",
+        "in equal time, at 0.13 s a fetch, more fetches are shown to learn more than one",
     )
-    batches = tally(claims, "fetch free:", "per batch")
     scales = {
-        "equal time, at 0.13 s a fetch": paid,
-        "equal time, at no cost": free,
-        "equal batches, at no cost": batches,
+        "equal time, at 0.13 s a fetch": tally(paid),
+        "equal time, at no cost": tally(free),
+        "equal batches, at no cost": tally(claims, "fetch free:", "per batch"),
     }
     names = {("0.13 s", row["sync_steps"]): _steps(row) for row in rows}
     columns = {"area, equal seconds": "area_seconds", "data lag, versions": "data_lag"}
-    table = _table("fetches, 0.13 s each", names, rows, columns, ("method", "sync_steps"))
-    return [first, *_counts("more fetches", "one fetch", scales)], table
+    lines = table("fetches, 0.13 s each", names, rows, columns, ("method", "sync_steps"))
+    return [first, *counts("more fetches", "one fetch", scales)], lines
 
 
 def corrections(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Sentences and table of off-policy corrections by data lag."""
-    helps = [claim.claim for claim in claims if "learns more than PPO" in claim.claim and _shown(claim, HOLDS)]
-    hurts = tally(claims, "learns more than PPO").reversed
-    if helps:
-        named = "; ".join(text.removesuffix(" (paired)").replace(" learns more than PPO", "") for text in helps)
-        first = f"A correction is shown to learn more than PPO in {len(helps)} settings: {named}."
-    else:
-        first = (
-            "None is shown to be needed: at no data lag up to 8 batches is a correction shown to learn more than PPO."
+    compared = having(claims, "learns more than PPO")
+    helps, hurts = (_named(compared, verdict) for verdict in (HOLDS, REVERSED))
+    found = tally(compared)
+    first = (
+        f"A correction is shown to learn more than PPO in {of(found.holds, found.total)}: {'; '.join(helps)}."
+        if helps
+        else f"None is shown to be needed: in {of(0, found.total)} a correction is shown to learn more than PPO."
+    )
+    ends = f": {'; '.join(hurts)}." if hurts else "."
+    sentences = [first, f"A correction is shown to learn less than PPO in {of(found.reversed, found.total)}{ends}"]
+    tasks = list(dict.fromkeys(row["env"] for row in rows))
+    for task in tasks:
+        fresh = having(claims, f"{task}: PPO learns more from data of lag 0 than of lag ")
+        fewer, further = (_lags(fresh, verdict) for verdict in (HOLDS, REVERSED))
+        sentences.append(
+            f"On {task} PPO is shown to learn less from data of {fewer} than from fresh data."
+            if fewer
+            else f"On {task} PPO is not shown to learn less from stale data, in {of(len(fresh), len(fresh))}."
         )
-    sentences = [first, f"A correction is shown to learn less than PPO in {hurts} settings."]
-    for task in dict.fromkeys(row["env"] for row in rows):
-        lags = [lag for lag in ("1", "2", "4", "8") if _loses(claims, task, lag)]
-        at = f"at lags of {', '.join(lags)} batches" if lags else "at no lag up to 8 batches"
-        sentences.append(f"On {task} PPO is shown to learn less than from fresh data {at}.")
+        if further:
+            sentences.append(f"On {task} PPO is shown to learn more from data of {further} than from fresh data.")
     levels = list(dict.fromkeys(row["lag"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    if unclipped := [method for method in methods if method in UNCLIPPED]:
+        several = len(unclipped) > 1
+        sentences.append(
+            f"{listed(unclipped)} {'replace' if several else 'replaces'} PPO's clipped objective: "
+            f"{'their' if several else 'its'} comparisons are of objectives, not of a correction alone."
+        )
     tables: list[str] = []
-    for task in dict.fromkeys(row["env"] for row in rows):
+    for task in tasks:
         tables += [f"| {task}, area at lag | {' | '.join(levels)} |", "|---|" + "---|" * len(levels)]
-        for method in dict.fromkeys(row["method"] for row in rows):
+        for method in methods:
             cells = {
-                row["lag"]: _pm(row, "area_batches") for row in rows if (row["env"], row["method"]) == (task, method)
+                row["lag"]: mean_and_half(row, "area_batches")
+                for row in rows
+                if (row["env"], row["method"]) == (task, method)
             }
             tables.append(f"| {method} | {' | '.join(cells.get(level, '') for level in levels)} |")
         tables.append("")
     return sentences, tables[:-1]
 
 
-def _loses(claims: Sequence[Claim], task: str, lag: str) -> bool:
-    text = f"{task}: PPO learns more from data of lag 0 than of lag {lag} "
-    return any(claim.claim.startswith(text) and _shown(claim, HOLDS) for claim in claims)
+def _named(claims: Sequence[Claim], verdict: str) -> list[str]:
+    """Corrections with a shown verdict, as `TIS on cartpole (lags 1, 2) and acrobot (lag 8)`."""
+    lags: dict[str, dict[str, list[str]]] = {}
+    for claim in claims:
+        if shown(claim, verdict):
+            place, _, rest = claim.claim.partition(": ")
+            task, _, lag = place.partition(", lag ")
+            method = rest.partition(" learns")[0]
+            lags.setdefault(method, {}).setdefault(task, []).append(lag)
+    return [
+        f"{method} on "
+        + listed([f"{task} (lag{'s' if at[1:] else ''} {', '.join(at)})" for task, at in places.items()])
+        for method, places in lags.items()
+    ]
+
+
+def _lags(claims: Sequence[Claim], verdict: str) -> str:
+    """Lags of claims with a shown verdict, as `a lag of 2 batches` or `lags of 2 and 8 batches`; empty without any."""
+    lags = [claim.claim.removesuffix(" (paired)").rpartition(" ")[2] for claim in claims if shown(claim, verdict)]
+    if not lags:
+        return ""
+    several = f"lags of {listed(lags)} batches"
+    return several if len(lags) > 1 else f"a lag of {lags[0]} {'batch' if lags[0] == '1' else 'batches'}"
 
 
 def rates(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Sentences and table of the best learning rate by data lag."""
-    falls, slower = tally(claims, "falls with data lag"), tally(claims, "falls more slowly")
-    first = (
-        f"The best learning rate is shown to fall with data lag on {falls.holds} of {falls.total} tasks, and shown to "
-        f"fall more slowly than 1 / (1 + lag) on {slower.holds}."
+    tasks = list(dict.fromkeys(row["env"] for row in rows))
+    falls, slower, steepens = (
+        {task: _verdict(claims, task, text) for task in tasks} for text in ("learning rate falls", "slowly", "steepens")
     )
-    sentences = [first]
-    tasks = list(dict.fromkeys(row["env"] for row in rows))
-    for task in tasks:
-        fits = {row["method"]: row for row in rows if row["env"] == task}
-        slope, crossover = (_between(fits[name]) for name in ("slope", "crossover"))
-        sentences.append(f"On {task} the exponent is {slope} and the crossover is at a lag of {crossover} batches.")
-    sentences.append("An exponent of −1 is the law. A crossover at 16, the largest lag, means that none was reached.")
-    at = {(row["env"], row["lag"]): _between(row) for row in rows if row["lag"]}
-    table = [f"| data lag, batches | {' | '.join(f'{task}: best learning rate' for task in tasks)} |"]
-    table.append("|---|" + "---|" * len(tasks))
-    for lag in dict.fromkeys(row["lag"] for row in rows if row["lag"]):
-        table.append(f"| {lag} | {' | '.join(at.get((task, lag), '') for task in tasks)} |")
-    return sentences, table
+    falling = [task for task in tasks if falls[task] == HOLDS]
+    slow, fast = ([task for task in falling if slower[task] == verdict] for verdict in (HOLDS, REVERSED))
+    ends = {row["env"] for row in rows if at_end(row["rate"])}
+    fair = [task for task in falling if task not in (*slow, *fast, *ends)]
+    sentences = [_fall(falls)]
+    if slow or fast:
+        against = [
+            f"it falls {how} than 1 / (1 + lag) on {listed(on)}"
+            for how, on in (("more slowly", slow), ("faster", fast))
+            if on
+        ]
+        sentences.append(
+            f"Where it falls, a fall as 1 / (1 + lag) beyond a crossover is ruled out on "
+            f"{on_tasks(slow + fast, tasks)}: {', and '.join(against)}."
+        )
+    if fair:
+        sentences.append(
+            f"Where it falls, a fall as 1 / (1 + lag) beyond a crossover is not ruled out on {on_tasks(fair, tasks)}: "
+            f"{listed(fair)}."
+        )
+        bent = [task for task in fair if steepens[task] == HOLDS]
+        sentences.append(
+            f"That it steepens, as it does after a constant and not in a power law, is shown on {on_tasks(bent, tasks)}"
+            + (f": {listed(bent)}." if bent else ".")
+        )
+    flat = [task for task in tasks if falls[task] == OPEN]
+    if flat:
+        sentences.append(
+            f"On {listed(flat)} the best learning rate is not shown to fall or rise, which is what a crossover "
+            "beyond the largest lag would give, too."
+        )
+    fits = {(row["env"], row["method"]): between(row) for row in rows if not row["lag"]}
+    known = {"slope": tasks, "beyond": falling, "crossover": [*fair, *flat]}
+    named = {"slope": "exponent over all lags", "beyond": "exponent beyond a crossover", "crossover": CROSSOVER}
+    fitted = [[fits[task, name] if task in known[name] else "–" for task in tasks] for name in named]
+    at = {(row["env"], row["lag"]): limited(row) for row in rows if row["lag"]}
+    lags = dict.fromkeys(row["lag"] for row in rows if row["lag"])
+    lines = [f"| | {' | '.join(tasks)} |", "|---" * (1 + len(tasks)) + "|"]
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in zip(named.values(), fitted, strict=True)]
+    lines += ["", f"| data lag, batches | {' | '.join(f'{task}: best learning rate' for task in tasks)} |"]
+    lines.append("|---" * (1 + len(tasks)) + "|")
+    lines += [f"| {lag} | {' | '.join(at.get((task, lag), '') for task in tasks)} |" for lag in lags]
+    return sentences, lines
 
 
-def _counts(ours: str, theirs: str, scales: Mapping[str, Tally]) -> list[str]:
-    """A sentence for each scale, with the number of comparisons that either side wins."""
-    return [
-        f"In {name}, {ours} {'are' if ours.endswith('es') else 'is'} shown to learn more in {one.holds} of {one.total} "
-        f"comparisons, and {theirs} in {one.reversed}."
-        for name, one in scales.items()
-    ]
+def _verdict(claims: Sequence[Claim], task: str, text: str) -> str:
+    """Verdict about a task if it is shown, or OPEN."""
+    (one,) = having(claims, f"{task}: ", text)
+    return one.verdict if one.survives else OPEN
 
 
-def _table(
-    head: str,
-    names: Mapping[tuple[str, str], str],
-    rows: Sequence[Row],
-    columns: Mapping[str, str],
-    key: tuple[str, str],
-) -> list[str]:
-    """Lines of a table with a row for each setting, and the columns of every task."""
-    tasks = list(dict.fromkeys(row["env"] for row in rows))
-    at = {(row["env"], row[key[0]], row[key[1]]): row for row in rows}
-    heads = [f"{task}: {title}" for task in tasks for title in columns]
-    lines = [f"| {head} | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for setting, name in names.items():
-        found = [(at.get((task, *setting)), column) for task in tasks for column in columns.values()]
-        lines.append(f"| {name} | {' | '.join(_pm(row, column) if row else '' for row, column in found)} |")
-    return lines
+def _fall(falls: Mapping[str, str]) -> str:
+    """Sentence about the tasks on which the best rate falls, rises, or neither."""
+    told = {HOLDS: "shown to fall with data lag", REVERSED: "shown to rise with data lag"}
+    told[OPEN] = "not shown to fall or rise with data lag"
+    parts = []
+    for verdict, text in told.items():
+        if on := [task for task, one in falls.items() if one == verdict]:
+            parts.append(f"{text} on {on_tasks(on, list(falls))}: {listed(on)}")
+    return f"The best learning rate is {'; it is '.join(parts)}."
 
 
 def _admission(row: Row) -> str:
@@ -227,24 +347,6 @@ def _admission(row: Row) -> str:
 
 def _steps(row: Row) -> str:
     return f"every {row['sync_steps']} steps" if row["sync_steps"] != "0" else "once per fragment, of 128 steps"
-
-
-def _pm(row: Row, column: str) -> str:
-    """Mean and half of its interval."""
-    if not row[column]:
-        return "–"
-    half = row.get(f"{column}_ci95") or ""
-    return significant(float(row[column]), 2) + (f" ± {significant(float(half), 2)}" if half else "")
-
-
-def _between(row: Row) -> str:
-    """Value and its interval."""
-    low, high = (significant(float(row[end]), 2) for end in ("low", "high"))
-    return f"{significant(float(row['best_rate']), 2)} ({low} to {high})"
-
-
-def _shown(claim: Claim, verdict: str) -> bool:
-    return bool(claim.survives) and claim.verdict == verdict
 
 
 ANSWERS: dict[str, Callable[[Sequence[Claim], Sequence[Row]], tuple[list[str], list[str]]]] = {

@@ -34,18 +34,16 @@ from studies.actors.cells import (
 )
 from studies.actors.choices import (
     Chosen,
-    Law,
     Measure,
-    above,
     area,
     area_of_equal_seconds,
-    below,
+    equal_seconds,
     final,
-    law,
     mean_of,
     next_rate,
     values,
 )
+from studies.actors.laws import Law, at_end, claims_of, law
 from studies.actors.store import Outcome, outcomes
 from studies.builds import current_build
 from studies.claims import Claim, less, more, read_claims
@@ -67,7 +65,11 @@ def bounds(study: Study) -> list[Claim] | None:
             name: pictures.intervals([values(runs, measure) for runs in judged.values()])
             for name, measure in measures.items()
         }
-        rows += _rows(judged, measures, ("fragments_dropped_slowness", "fragments_dropped_return"))
+        limit = equal_seconds(judged)
+        rows += [
+            [*row, *_text(limit, *mean_ci95([run.evaluated_by(limit) for run in runs]))]
+            for row, runs in zip(_rows(judged, measures, HEADERS["bounds"][1]), judged.values(), strict=True)
+        ]
         bare = at[task, BARRIER, 0]
         for bound in (0, 1, 2):
             wait, drop = at.get((task, WAIT, bound), bare), at[task, DROP, bound]
@@ -79,7 +81,7 @@ def bounds(study: Study) -> list[Claim] | None:
             claims += _bias(f"{task}, bound {bound}", drop, better=task == "cartpole")
     named = [f"{method}\n{bound}" if method != BARRIER else method for method, bound in ADMISSIONS]
     labels = dict.fromkeys(tasks, named)
-    return _made(study, "bounds", claims, rows, curves, labels, "admission, and bound in batches", tasks)
+    return _made(study, "bounds", claims, rows, curves, labels, "admission, and bound in batches", tasks, joined=False)
 
 
 def _bias(text: str, drop: Sequence[Outcome], better: bool) -> list[Claim]:
@@ -102,12 +104,12 @@ def sync(study: Study) -> list[Claim] | None:
         measures = _measures(judged)
         curves[task] = {
             f"{name}, fetch {fetch}": pictures.intervals(
-                [values(at[task, fetch, steps], measure) for steps in TASKS[task].sync_steps]
+                [values(at[task, fetch, steps], measures[name]) for steps in TASKS[task].sync_steps]
             )
+            for name in (PER_BATCH, PER_SECOND)
             for fetch in FETCHES
-            for name, measure in measures.items()
         }
-        rows += _rows(judged, measures, ("data_lag", "data_lag_batches"))
+        rows += _rows(judged, measures, HEADERS["sync"][1])
         claims += [
             _more(
                 f"{task}, fetch {fetch}: fetching every {steps} steps learns more than once per fragment, {name}",
@@ -133,7 +135,7 @@ def corrections(study: Study) -> list[Claim] | None:
         curves[task] = {
             method: pictures.intervals([values(at[task, method, lag], area) for lag in lags]) for method in CORRECTIONS
         }
-        rows += _rows(judged, {PER_BATCH: area}, ("data_lag",))
+        rows += _rows(judged, {PER_BATCH: area}, HEADERS["corrections"][1])
         for lag in lags[1:]:
             text = f"{task}: {PPO} learns more from data of lag 0 than of lag {lag}"
             claims.append(_more(text, at[task, PPO, 0], at[task, PPO, lag], area))
@@ -152,20 +154,19 @@ def corrections(study: Study) -> list[Claim] | None:
 
 
 def rates(study: Study) -> list[Claim] | None:
-    """Best learning rate of PPO by data lag, fitted over all sixteen seeds."""
+    """Best learning rate by data lag, beside the law: constant, then 1 / (1 + lag)."""
     claims: list[Claim] = []
     rows, curves = [], {}
-    count = len(TUNING) + len(JUDGING)
     for task in (tasks := requested(study, list(TASKS))):
         tried, areas = _areas(study, task)
         fitted = law(areas, TASKS[task].rate_lags, [float(rate) for rate in tried])
-        curves[task] = {"best rate": [(best.value, best.low, best.high) for best in fitted.best]}
-        rows += _law_rows(task, fitted, tried, areas)
-        paper = "arXiv 2607.01083: −1"
-        claims += [
-            below(f"{task}: the best learning rate falls with data lag", paper, fitted.slope, 0.0, count),
-            above(f"{task}: the best rate falls more slowly than 1 / (1 + lag)", paper, fitted.slope, -1.0, count),
-        ]
+        curves[task] = {
+            "best rate": [(best.value, best.low, best.high) for best in fitted.best],
+            "constant, then 1 / (1 + lag), fitted": [(rate, rate, rate) for rate in fitted.fitted],
+        }
+        rows += (best := _law_rows(task, fitted, tried, areas))
+        limited = any(at_end(row[3]) for row in best)
+        claims += claims_of(task, fitted, limited, len(TUNING) + len(JUDGING))
     labels = {task: [str(lag) for lag in TASKS[task].rate_lags] for task in tasks}
     return _made(study, "rates", claims, rows, curves, labels, "data lag in batches", tasks)
 
@@ -184,12 +185,16 @@ def _areas(study: Study, task: str) -> tuple[list[str], np.ndarray]:
 
 
 def _law_rows(task: str, fitted: Law, tried: Sequence[str], areas: np.ndarray) -> list[list[Any]]:
+    """Rows of the table: best rates, whose interval is open at an end of the ladder, and the fits."""
     table = []
     for lag, best, seeds_of_rates in zip(TASKS[task].rate_lags, fitted.best, areas, strict=True):
-        mean, half = mean_ci95(seeds_of_rates[int(np.argmax(seeds_of_rates.mean(axis=1)))])
-        grid = tried[int(np.argmax(seeds_of_rates.mean(axis=1)))]
-        table.append([task, PPO, lag, grid, *_text(best.value, best.low, best.high), *_text(mean, half)])
-    for name, fit in (("slope", fitted.slope), ("crossover", fitted.crossover)):
+        at = int(np.argmax(seeds_of_rates.mean(axis=1)))
+        end = at_end(tried[at])
+        low, high = (math.nan if end == "smallest" else best.low), (math.nan if end == "largest" else best.high)
+        mean, half = mean_ci95(seeds_of_rates[at])
+        table.append([task, PPO, lag, tried[at], *(_text(number)[0] for number in (best.value, low, high, mean, half))])
+    for name in ("slope", "beyond", "bend", "crossover"):
+        fit = getattr(fitted, name)
         table.append([task, name, "", "", *_text(fit.value, fit.low, fit.high), "", ""])
     return table
 
@@ -208,7 +213,8 @@ def header(figure: str) -> list[str]:
         return ["env", "method", "lag", "rate", "best_rate", "low", "high", "area", "area_ci95"]
     measures = ["area_batches"] + (["area_seconds"] if figure != "corrections" else []) + ["final"]
     columns = [*measures, "seconds", "rolled", "dropped", *HEADERS[figure][1]]
-    return ["env", "method", HEADERS[figure][0], "rate", *(f"{c}{end}" for c in columns for end in ("", "_ci95"))]
+    names = ["env", "method", HEADERS[figure][0], "rate", *(f"{c}{end}" for c in columns for end in ("", "_ci95"))]
+    return names + (["equal_seconds", "evaluations", "evaluations_ci95"] if figure == "bounds" else [])
 
 
 def _rows(judged: Judged, measures: Mapping[str, Measure], data: Sequence[str]) -> list[list[Any]]:
@@ -261,14 +267,15 @@ def _made(
     labels: Mapping[str, Sequence[str]],
     axis: str,
     tasks: Sequence[str],
+    joined: bool = True,
 ) -> list[Claim] | None:
-    """Claims of a figure, with its table and picture written; None without tasks."""
+    """Claims of a figure, with its table and picture written; None without tasks. Levels with an order are `joined`."""
     if not tasks:
         return None
     study.table(figure, header(figure), rows)
     measure = "best learning rate" if figure == "rates" else "share of the way to solved"
     title = (FIGURES[figure].__doc__ or "").strip().rstrip(".")
-    pictures.panels(curves, labels, axis, measure, study.picture(figure), title, logarithmic=figure == "rates")
+    pictures.panels(curves, labels, axis, measure, study.picture(figure), title, figure == "rates", joined)
     return claims
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.report.curves import COLOURS, LINES, TEXT, in_legend, legend_below, save, tidy, titled
 from stellaris_jax.report.style import drawing
+from studies.actors.cells import LADDER
 
 Points = Sequence[tuple[float, float, float]]
 """Points of a curve: value, lower and upper end of the interval."""
@@ -30,8 +31,11 @@ def panels(
     path: Path,
     title: str,
     logarithmic: bool = False,
+    joined: bool = True,
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
+
+    Methods named alike up to their last comma share a colour, and differ in their lines.
 
     Args:
       tasks: curves by method, by task; a curve has a point for each tick.
@@ -40,16 +44,20 @@ def panels(
       measure: name of what is measured.
       path: picture to write.
       title: title of the picture.
-      logarithmic: whether the measure's axis is logarithmic.
+      logarithmic: whether the measure is a learning rate, on a logarithmic axis.
+      joined: whether lines join the points of a curve; not for settings without an order.
     """
     figure = titled(title, 3.4)
+    styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
     for number, (task, curves) in enumerate(tasks.items(), 1):
         axes = figure.add_subplot(1, len(tasks), number)
         for index, (method, points) in enumerate(curves.items()):
             middle, low, high = np.array(points).T
             places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
-            colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS)]
-            axes.plot(places, middle, color=colour, linestyle=line, marker="o", markersize=3, label=in_legend(method))
+            colour, line, marker = styles[method]
+            style = line if joined else ""
+            name = in_legend(method)
+            axes.plot(places, middle, color=colour, linestyle=style, marker=marker, markersize=4, label=name)
             axes.vlines(places, low, high, color=colour, linewidth=1.2)
         axes.set_xticks(range(len(ticks[task])), ticks[task], fontsize=TEXT - 1)
         axes.set_xlabel(axis, fontsize=TEXT)
@@ -57,8 +65,23 @@ def panels(
         if number == 1:
             axes.set_ylabel(measure, fontsize=TEXT)
         if logarithmic:
-            axes.set_yscale("log")
+            axes.set_yscale("log", base=2)
+            low, high = axes.get_ylim()
+            rates = [rate for rate in LADDER if low <= float(rate) <= high]
+            axes.set_yticks([float(rate) for rate in rates], rates)  # the scale's own labels are formulas
+            axes.minorticks_off()
         tidy(axes)
     handles = figure.axes[0].get_legend_handles_labels()[0]
     legend_below(figure, handles, min(6, len(handles)), "bars: 95 % intervals over seeds")
     return save(figure, path)
+
+
+def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, line and marker of each method."""
+    families = [method.rpartition(", ")[0] or method for method in methods]
+    colours = dict.fromkeys(families)
+    styles = {}
+    for index, (method, family) in enumerate(zip(methods, families, strict=True)):
+        member = families[:index].count(family)
+        styles[method] = (COLOURS[list(colours).index(family) % len(COLOURS)], LINES[member], "os^D"[member])
+    return styles

@@ -33,7 +33,11 @@ EPISODES = 16
 TOGETHER = 48
 """Most runs of one seed that are trained at a time."""
 DATA = ("data_lag", "data_lag_batches", "data_lag_max", "actor_utilisation", "learner_utilisation", "actor_blocked")
-"""Records of a round whose means over the run are stored."""
+"""Records of a round whose means over its rounds are stored.
+
+Utilisation and blocked time of a round's record are of the run up to that round, so that early rounds weigh more in
+their means: these are not the utilisation of the whole run.
+"""
 DROPPED = ("fragments_dropped_slowness", "fragments_dropped_return")
 """Records of rounds with dropped fragments, whose means over those rounds are stored; NaN without any."""
 
@@ -80,6 +84,10 @@ class Outcome(NamedTuple):
         """Area under the learning curve over batches, over its width, as a share of the way to solved."""
         shares = self.shares
         return float(np.mean((shares[:-1] + shares[1:]) / 2.0))
+
+    def evaluated_by(self, seconds: float) -> int:
+        """Number of evaluations up to this simulated second, that at the start included."""
+        return sum(at <= seconds for at in self.seconds)
 
     def area_until(self, seconds: float) -> float:
         """Area under the learning curve over simulated seconds up to a limit; the last value lasts."""

@@ -48,12 +48,22 @@ class Algorithm(Numbered):
     truncations: ClassVar[tuple[str, ...]] = ("weight", "surrogate", "artifact", "none")
     """Modes of `system.truncation` that change the loss; the algorithm refuses the others."""
 
+    masked: ClassVar[bool] = True
+    """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
+
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         named, name = config.algorithm.advantage, f"algorithm.name={config.algorithm.name}"
         yield (
             not cls.advantages or named in cls.advantages,
             f"algorithm.advantage={named} is not possible with {name}; accepted: {', '.join(cls.advantages)}.",
+        )
+        masks = ",".join(config.algorithm.masks)
+        yield cls.masked or not masks, f"algorithm.masks=[{masks}] changes nothing under {name}; accepted: []."
+        coefficient = config.algorithm.kl_coefficient
+        yield (
+            coefficient == 0.0 or "kl" in cls.metrics,
+            f"algorithm.kl_coefficient={coefficient} changes nothing under {name}: it has no metric kl; accepted: 0.",
         )
         yield from has_outputs(config, cls.needs, name)
         if named == "own":
