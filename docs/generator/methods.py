@@ -49,11 +49,12 @@ SORTS = dict(_sorts())
 BASE = "async"
 """The map's method that others are told by."""
 NEEDED = {
-    "adapt": "scaling.target=475",
-    "measured": "delays.learner.options.table=[0.1,0.2]",
-    "trace": "delays.log=examples/cluster/jobs.jsonl",
+    ("scaling", "adapt"): "scaling.target=475",
+    ("delay", "measured"): "delays.learner.options.table=[0.1,0.2]",
+    ("delay", "trace"): "delays.log=examples/cluster/jobs.jsonl",
+    ("advantage", "none"): "plugins=[examples/plugins/algorithm.py] algorithm.name=rwr system.truncation=none",
 }
-"""Settings that a command needs if it names one of these."""
+"""Settings that a command needs, by kind and name of what it names."""
 NEEDED_BY_KIND = {"data_admission": "system.actors=independent"}
 """Settings that commands of a kind need."""
 
@@ -112,7 +113,7 @@ def command(kind: str, name: str) -> str:
         words += [f"{_options_key(kind, name)}.{option}={value_text(options_of(thing)[option].default)}"
                   for option in own[:1] if options_of(thing)[option].default not in ("", ())]  # fmt: skip
     words = [NEEDED_BY_KIND[kind], *words] if kind in NEEDED_BY_KIND else words
-    words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
+    words += NEEDED[kind, name].split() if (kind, name) in NEEDED and (name != "measured" or not preset) else []
     return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import stellaris_jax as sj
-from generator.docstrings import markdown
+from generator.docstrings import line, markdown
 
 GROUPS = {
     "training": (
@@ -21,9 +25,11 @@ GROUPS = {
     "plugins": (
         "What plug-ins are made of",
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
-        ["register", "knob", "Rule", "Weight", "Admission", "DataAdmission", "Delay", "Scaling", "Algorithm",
-         "PolicyObjective", "Mask", "Correction", "Logger", "Wrapper", "Pool"],
-        ["base.registry.Kind", "config.optioned.Optioned", "config.optioned.Numbered"],
+        ["register", "knob", "Rule", "Weight", "Admission", "DataAdmission", "Delay", "Scaling", "PolicyNetwork",
+         "ActorCritic", "Algorithm", "PolicyObjective", "Advantage", "Estimate", "GAE", "Optimizer", "Mask",
+         "Correction", "Logger", "Wrapper", "Pool"],
+        ["agent.losses.TargetNetwork", "agent.networks.distributions.Distribution", "base.registry.Kind",
+         "config.optioned.Optioned", "config.optioned.Numbered"],
     ),
     "environments": (
         "Environments",
@@ -33,12 +39,16 @@ GROUPS = {
     ),
     "seen": (
         "What plug-ins look at",
-        "Records that rules, losses, masks and corrections are given.",
+        "Records that rules, losses, estimators, masks and corrections are given.",
         [],
         ["timeline.view.View", "timeline.data_admission.DataView", "timeline.records.Fragment",
          "timeline.records.Gradient", "timeline.records.Group", "timeline.records.Round",
          "timeline.scaling.rules.RoundSummary", "timeline.scaling.limits.Limits", "agent.losses.common.LossInputs",
-         "agent.losses.common.Samples", "agent.losses.common.Metrics", "agent.losses.common.total",
+         "agent.losses.common.Samples", "agent.losses.common.AdvantageInputs", "agent.losses.common.Steps",
+         "agent.losses.common.Metrics", "agent.losses.common.METRICS", "agent.losses.common.DRIFT",
+         "agent.losses.common.total", "agent.losses.common.mean", "agent.losses.common.effective_sample_size",
+         "agent.losses.common.importance_ratio", "agent.losses.truncation.truncated_ratio",
+         "agent.losses.gae.linear_recurrence", "agent.hyper.Hyper", "agent.networks.recurrent.Past",
          "agent.losses.masks.MaskInputs", "engine.corrections.Stack", "engine.corrections.Context",
          "live.pool.Call", "live.pool.Done", "live.functions.Functions",
          "engine.corrections.Average", "engine.corrections.GroupAverage"],
@@ -65,8 +75,10 @@ def pages() -> dict[str, str]:
         entries = [_entry(name, getattr(sj, name), f"stellaris_jax.{name}") for name in names]
         for path in others:
             module, _, name = path.rpartition(".")
-            thing = getattr(import_module(f"stellaris_jax.{module}"), name)
-            entries.append(_entry(name, thing, f"stellaris_jax.{path}"))
+            place = import_module(f"stellaris_jax.{module}")
+            thing, about_it = getattr(place, name), _attributes(place).get(name, "")
+            path = f"stellaris_jax.{path}"
+            entries.append(_entry(name, thing, path) if not about_it else _constant(name, thing, path, about_it))
         made[f"reference/{stem}.md"] = "\n\n".join([f"# {title}", about, *entries]) + "\n"
     return made
 
@@ -84,6 +96,29 @@ def _entry(name: str, thing: Any, path: str) -> str:
     return f"{head}\n\n``````{{py:data}} {path}\n\n{inside}\n``````"
 
 
+def _constant(name: str, thing: Any, path: str, about: str) -> str:
+    """Entry of a type or a dictionary that a module names, with the docstring below it."""
+    rows = [f"- `{key}`: {line(value)}" for key, value in thing.items()] if isinstance(thing, dict) else []
+    inside = "\n\n".join([markdown(about), *(["\n".join(rows)] if rows else [])])
+    return f"## `{name}`\n\n``````{{py:data}} {path}\n\n{inside}\n``````"
+
+
+@cache
+def _attributes(thing: type | ModuleType) -> dict[str, str]:
+    """Docstrings below the attributes of a class or a module, by name."""
+    try:
+        tree = ast.parse(inspect.cleandoc(f"\n{inspect.getsource(thing)}"))
+    except (OSError, TypeError):
+        return {}
+    body = tree.body if inspect.ismodule(thing) else tree.body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for node, below in pairwise(body):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found |= {target.id: str(below.value.value) for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
 def _kinds(registry: Any) -> Iterator[str]:
     for attribute, kind in registry.kinds().items():
         form = f", {kind.form}" if kind.form else ""
@@ -97,6 +132,11 @@ def _own_doc(thing: type) -> str:
 
 
 def _members(thing: type) -> Iterator[str]:
+    for name, about in _attributes(thing).items():
+        if not name.startswith("_") and name in vars(thing):
+            default = vars(thing)[name]
+            value = f"\n:value: {default!r}" if isinstance(default, bool | int | str | tuple) else ""
+            yield f"`````{{py:attribute}} {name}{value}\n\n{markdown(about)}\n`````"
     for name, member in vars(thing).items():
         if name.startswith("_"):
             continue
@@ -127,6 +167,7 @@ def _signature(thing: Any, whole: bool = True) -> str:
 
 
 def _raw(annotation: Any) -> Any:
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # as named tuples keep theirs
     return Raw(annotation) if isinstance(annotation, str) else annotation
 
 
