@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import DRIFT, LossInputs, Metrics, Samples, Versions, drift, mean
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
@@ -174,7 +173,7 @@ def gradient(
     """
     ring, _, loader, kl_coefficient = cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
-    if isinstance(spec.algorithm, TargetNetwork):
+    if spec.algorithm.target == "version":
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)

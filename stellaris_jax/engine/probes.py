@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.base.registry import register
@@ -50,7 +49,7 @@ class ProbeInputs:
         """Minibatch of the fragment, with the target network's policy if there is one."""
         spec, state = self.spec, self.state
         batch = learner.minibatch(state.loader, self.buffer, index)
-        if not isinstance(spec.algorithm, TargetNetwork):
+        if spec.algorithm.target == "none":
             return batch
         slot = spec.shape.ring.slot(spec.shape.target(state.version))
         target = versions.lookup(state.ring, state.version, state.params, slot)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax
 
 from stellaris_jax.agent.advantages import Advantage
-from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
+from stellaris_jax.agent.losses import Algorithm, Mask
 from stellaris_jax.agent.losses.common import DRIFT
 from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.agent.optimizers import Optimizer
@@ -98,7 +98,7 @@ class ProgramSpec:
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
             versions=system.versions,
             buffers=system.fragments_in_flight,
-            target_interval=algorithm.target_interval if isinstance(algorithm, TargetNetwork) else 1,
+            target_interval=getattr(algorithm, "target_interval", 1) if algorithm.target == "version" else 1,
             truncation=system.truncation,
             aggregation=system.aggregation,
             corrections=tuple(

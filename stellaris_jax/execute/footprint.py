@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.base.machine import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.base.registry import register
@@ -164,7 +163,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         yield from _store(config, sizes, spec, Multiples(copies, saved), of)
 
     policy = WORD * sizes.parameters
-    limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
+    limits = ("system.versions", *(["algorithm.options.target_interval"] if kind.target == "version" else []))
     ring = shape.ring.length * policy
     yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))

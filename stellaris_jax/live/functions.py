@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import Metrics, Samples, Versions
 from stellaris_jax.agent.networks import policy_network
 from stellaris_jax.agent.networks.recurrent import Carry
@@ -246,7 +245,7 @@ class Functions:
         minibatch, version, behaviour, count = numbers
         samples, order = data
         batch = learner.minibatch(DataLoader(samples, order[None], behaviour[None]), jnp.int32(0), minibatch)
-        if isinstance(self.spec.algorithm, TargetNetwork):
+        if self.spec.algorithm.target == "version":
             batch = learner.with_target(self.network, target, batch)
         peers = Peers(count, jnp.arange(len(others))) if self.spec.peers else None
         acting = behaviour if batch.version is None else batch.version

@@ -48,6 +48,9 @@ class Algorithm(Numbered):
     truncations: ClassVar[tuple[str, ...]] = ("weight", "surrogate", "artifact", "none")
     """Modes of `system.truncation` that change the loss; the algorithm refuses the others."""
 
+    target: ClassVar[str] = "none"
+    """Target network: `none`, or an old `version` of the policy, which the option `target_interval` refreshes."""
+
     masked: ClassVar[bool] = True
     """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
 
@@ -86,6 +89,7 @@ class Algorithm(Numbered):
 class TargetNetwork(Algorithm):
     """Algorithm with a target network, whose policy is `Samples.target_policy` of its minibatches."""
 
+    target = "version"
     target_interval: int = knob(
         16, "versions between refreshes of the target network (pi_t); as many more are kept", within="[1, inf)"
     )
