@@ -182,8 +182,7 @@ class Engine:
     ) -> WaveCarry:
         """Aggregate a wave's gradients `[L, P]`; publish if a group is complete."""
         wave_state = wave_state.published()
-        cache = inputs.cache(wave_state)
-        return self._aggregated(inputs, cache, wave_state, wave, gradients, metrics)
+        return self._aggregated(inputs, inputs.cache(wave_state), wave_state, wave, gradients, metrics)
 
     def _aggregated(
         self,
@@ -245,22 +244,21 @@ class Engine:
     ) -> tuple[EngineState, RoundMetrics]:
         """State after the round, and the round's metrics."""
         state = wave_state.end(state)
-        gradients = GradientSums.of(wave_state.sums, self.spec.metrics).gradients
-        means = GradientSums.of(wave_state.sums / jnp.maximum(gradients, 1.0), self.spec.metrics)
-        coefficient = state.kl_coefficient
+        names, coefficient = self.spec.metrics, state.kl_coefficient
+        gradients = GradientSums.of(wave_state.sums, names).gradients
+        means = GradientSums.of(wave_state.sums / jnp.maximum(gradients, 1.0), names)
         if "kl" in means.loss:
             adapted = adapt_kl_coefficient(coefficient, means.loss["kl"], hyper.kl_target)
             coefficient = jnp.where(gradients > 0, adapted, coefficient)
-        rejected = state.aggregator.rejected
-        updates = jnp.maximum(wave_state.update_sums.updates, 1.0)
+        updates = jnp.maximum((sums := wave_state.update_sums).updates, 1.0)
         metrics = RoundMetrics(
             loss=means.loss,
             gradient_norm=means.norm,
             data_lag=means.data_lag,
-            update_norm=wave_state.update_sums.norm / updates,
-            update_cosine=wave_state.update_sums.cosine / updates,
+            update_norm=sums.norm / updates,
+            update_cosine=sums.cosine / updates,
             gradients=gradients,
-            rejected=rejected,
+            rejected=state.aggregator.rejected,
             kl_coefficient=coefficient,
             episodes=episodes,
         )
