@@ -218,6 +218,12 @@ def _classes(config: Config) -> Iterator[tuple[Place, type[Optioned]]]:
             yield place, owner.thing
 
 
+def estimator_of(config: Config) -> str:
+    """Name of the estimator of advantages: `algorithm.advantage`, or the algorithm's own one."""
+    named, algorithm = config.algorithm.advantage, register.algorithm.get(config.algorithm.name)
+    return getattr(algorithm, "advantage", named) if named == "own" else named
+
+
 def place_of(key: str) -> Place | None:
     """Place of an option's key; None for other keys."""
     return next((place for place in PLACES if key.startswith(f"{place.options}.")), None)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import check_options, conditions
+from stellaris_jax.config.options import check_options, conditions, estimator_of
 from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
 
@@ -107,7 +107,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     sequences = {
         f"algorithm.name={c.algorithm.name}": getattr(register.algorithm.get(c.algorithm.name), "sequences", False),
         f"algorithm.advantage={c.algorithm.advantage}": getattr(
-            register.advantage.get(c.algorithm.advantage), "by_learners", False
+            register.advantage.get(estimator_of(c)), "by_learners", False
         ),
     }
     for what, needed in sequences.items():

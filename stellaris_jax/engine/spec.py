@@ -13,6 +13,7 @@ from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.agent.optimizers import Optimizer
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.options import estimator_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
@@ -80,11 +81,10 @@ class ProgramSpec:
         """Program spec of a configuration; `host_fragments` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
-        estimator = algorithm.advantage if settings.advantage == "own" else settings.advantage
         follows = config.delays.by == "episodes"
         return cls(
             algorithm=algorithm,
-            advantage=register.advantage[estimator](settings.advantage_options),
+            advantage=register.advantage[estimator_of(config)](settings.advantage_options),
             optimizer=register.optimizer[settings.optimizer](settings.optimizer_options),
             parts=tuple(sorted(settings.learning_rates)),
             critic=VALUE in register.policy[config.network.policy].outputs,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.options import estimator_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.collection import (
     Bounds,
@@ -122,7 +123,7 @@ class MinibatchLayout(NamedTuple):
     def of(cls, config: Config) -> MinibatchLayout:
         """Layout of a configuration; imports the algorithm, which says whether it needs sequences."""
         settings = config.algorithm
-        sequences = register.algorithm[settings.name].sequences or register.advantage[settings.advantage].by_learners
+        sequences = register.algorithm[settings.name].sequences or register.advantage[estimator_of(config)].by_learners
         sequences |= config.network.memory != "none"
         steps = settings.rollout_length
         return cls(settings.epochs, settings.minibatches, steps, config.env.num_envs, steps if sequences else 1)

@@ -70,7 +70,8 @@ class Algorithm(Numbered):
         )
         yield from has_outputs(config, cls.needs, name)
         if named == "own":
-            yield from has_outputs(config, register.advantage[cls.advantage].needs, f"{name} with {cls.advantage}")
+            for holds, message in register.advantage[cls.advantage].conditions(config, section):
+                yield holds, message.replace("algorithm.advantage=own", f"{name} with {cls.advantage}")
         yield (
             config.system.truncation in cls.truncations,
             f"system.truncation={config.system.truncation} changes nothing under algorithm.name="

@@ -16,6 +16,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.networks.distributions import Distribution
 from stellaris_jax.agent.networks.recurrent import Carry, Past
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.renamed import renamed
 
 
@@ -255,6 +256,10 @@ def _mask_weights(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
     log_prob = jax.lax.stop_gradient(inputs.log_prob)
     advantage = batch.advantage if advantage is None else jax.lax.stop_gradient(advantage)
+    if advantage is None:
+        if signed := [type(mask).__name__ for mask in inputs.masks if mask.signed]:
+            raise ConfigError(f"The mask {signed[0]} needs advantages, which this algorithm has not; leave it out.")
+        advantage = jnp.zeros_like(log_prob)
     seen = MaskInputs(log_prob, batch.log_prob, advantage, valid, discrete)
     masks = zip(inputs.masks, inputs.hyper.masks, strict=True)
     weights = [mask.bound(options).weight(seen) for mask, options in masks]

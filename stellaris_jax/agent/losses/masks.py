@@ -7,7 +7,7 @@ one, subclass `Mask` and register it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class MaskInputs(NamedTuple):
     Attributes:
       log_prob: log pi(a|s) of the learner's policy.
       behaviour: log mu(a|s) of the behaviour policy.
-      advantage: advantage that the loss uses; V-trace's under IMPALA and IMPACT.
+      advantage: advantage that the loss uses; V-trace's under IMPALA and IMPACT, zeros if there are none.
       valid: whether a sample is learned from, bool.
       discrete: whether actions have probabilities instead of densities.
     """
@@ -48,6 +48,9 @@ __getattr__ = renamed(__name__, {"Seen": "MaskInputs"}, globals())
 class Mask(Numbered):
     """Base of all masks, which keeps all samples."""
 
+    signed: ClassVar[bool] = True
+    """Whether it reads advantages, which an algorithm may not have."""
+
     def weight(self, seen: MaskInputs) -> jax.Array:
         """Weight of each sample, `[B]`; 1 on policy."""
         return jnp.ones_like(seen.log_prob)
@@ -57,6 +60,7 @@ class Mask(Numbered):
 class IcePop(Mask):
     """Mask of samples whose ratio pi / mu is out of bounds (IcePop, 2025)."""
 
+    signed = False
     ratio_low: Number = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
     ratio_high: Number = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
 
@@ -113,6 +117,7 @@ class SecondMoment(Mask):
     [1.0, 1.0, 1.0, 0.0]
     """
 
+    signed = False
     second_moment: Number = knob(0.04, "the most that the mean of (log R)^2 may be (tau)", within="(0, inf)")
 
     def weight(self, seen: MaskInputs) -> jax.Array:

@@ -107,6 +107,7 @@ class ActorCritic(PolicyNetwork):
     """
 
     outputs = (DISTRIBUTION, VALUE)
+    has_memory = True
 
     def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
         super().__init__(observation_space, action_space, config)

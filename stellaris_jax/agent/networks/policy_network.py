@@ -43,6 +43,17 @@ class PolicyNetwork(Optioned):
     outputs: ClassVar[tuple[str, ...]] = (DISTRIBUTION,)
     """Names of what `evaluate` returns. An algorithm that needs others refuses the policy."""
 
+    has_memory: ClassVar[bool] = False
+    """Whether `network.memory` gives it a memory; if not, that key is refused."""
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        memory = config.network.memory
+        yield (
+            cls.has_memory or memory == "none",
+            f"network.memory={memory} changes nothing under network.policy={config.network.policy}; accepted: none.",
+        )
+
     def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
         super().__init__(config.options)
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
