@@ -224,6 +224,12 @@ def estimator_of(config: Config) -> str:
     return getattr(algorithm, "advantage", named) if named == "own" else named
 
 
+def is_recurrent(config: Config) -> bool:
+    """Whether the policy has memory: by `network.memory`, or one of its own."""
+    policy = register.policy.get(config.network.policy)
+    return config.network.memory != "none" or getattr(policy, "recurrent", False) is True
+
+
 def place_of(key: str) -> Place | None:
     """Place of an option's key; None for other keys."""
     return next((place for place in PLACES if key.startswith(f"{place.options}.")), None)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import check_options, conditions, estimator_of
+from stellaris_jax.config.options import check_options, conditions, estimator_of, is_recurrent
 from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
 
@@ -116,7 +116,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
             f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
             f"{what}, whose minibatches are whole fragments of environments.",
         )
-    recurrent = c.network.memory != "none"
+    recurrent = is_recurrent(c)
     yield (
         not recurrent or c.env.num_envs % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} with "

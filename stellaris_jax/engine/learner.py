@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.agent.losses.common import DRIFT, LossInputs, Metrics, Samples, Versions, drift, mean
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import code_location
+from stellaris_jax.config.schema import shown
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.spec import ProgramSpec
@@ -279,5 +281,17 @@ def loss(
     outputs = dict(network.evaluate(tree, batch.obs, batch.past))
     parameters, value = outputs.pop(DISTRIBUTION), outputs.pop(VALUE, None)
     complete = recipe.learned(inputs(parameters=parameters, value=value, outputs=outputs))
-    total, metrics = recipe.algorithm.bound(complete.hyper.options).loss(complete)
+    returned = recipe.algorithm.bound(complete.hyper.options).loss(complete)
+    check_returned(recipe.algorithm, returned)
+    total, metrics = returned
     return total, {**metrics, **drift(complete)}
+
+
+def check_returned(algorithm: Algorithm, returned: Any) -> None:
+    """Raise ConfigError unless a loss has returned a scalar and scalars by name."""
+    place = f"{type(algorithm).__name__}.loss ({code_location(type(algorithm).loss)})"
+    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+        raise ConfigError(f"{place} returns {shown(type(returned).__name__)}, not a loss and its metrics by name.")
+    for name, number in {"the loss": returned[0], **returned[1]}.items():
+        if not isinstance(number, jax.Array | float | int) or jnp.shape(number) != ():
+            raise ConfigError(f"{place} returns {name} as {shown(number)}, not as one number.")

@@ -13,7 +13,7 @@ from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.agent.optimizers import Optimizer
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import estimator_of
+from stellaris_jax.config.options import estimator_of, is_recurrent
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
@@ -106,7 +106,7 @@ class ProgramSpec:
             ),
             masked=is_masked(config) and config.actor_shards == 0,
             host_fragments=host_fragments,
-            recurrent=config.network.memory != "none",
+            recurrent=is_recurrent(config),
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
             collection=CollectionShape.of(config),
         )

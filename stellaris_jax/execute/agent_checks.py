@@ -12,6 +12,7 @@ from stellaris_jax.agent.losses.common import AdvantageInputs
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.networks.recurrent import Past
+from stellaris_jax.agent.optimizers import optimizer_of
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.tree import Config
@@ -37,6 +38,11 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
         _check_policy(network, config)
     if not type(spec.advantage).__module__.startswith(OWN):
         _check_advantage(config, spec)
+    if network.recurrent != spec.recurrent:
+        what = f"network.policy={config.network.policy}"
+        raise ConfigError(f"{what} says recurrent={network.recurrent}; its class must say the same.")
+    if not type(spec.optimizer).__module__.startswith(OWN):
+        _check_optimizer(network, config, spec)
     if not type(spec.algorithm).__module__.startswith(OWN):
         _check_fields(config, spec)
 
@@ -118,3 +124,22 @@ def _check_fields(config: Config, spec: ProgramSpec) -> None:
     for name, field in made.items():
         if getattr(field, "shape", ())[:2] != (ROWS, spec.envs):
             raise ConfigError(f"{place} makes {name} as {shapes_of(field)}, not [{ROWS}, {spec.envs}, ...].")
+
+
+def _check_optimizer(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> None:
+    kind, what = type(spec.optimizer), f"algorithm.optimizer={config.algorithm.optimizer}"
+    method = kind.fractional if spec.aggregation == "fractional" else kind.transformation
+
+    def trial(hyper: Hyper) -> Any:
+        optimizer: Any = optimizer_of(spec.optimizer, hyper, network, spec.aggregation)
+        trust = {"trust": jnp.float32(1.0)} if spec.aggregation == "fractional" else {}
+        params = network.init(jax.random.key(0))
+        before = optimizer.init(params)
+        return params, before, optimizer.update(params, before, params, **trust)
+
+    params, before, updated = traced(what, method, trial, Hyper.of(config))
+    place = f"{what} ({code_location(method)})"
+    if not isinstance(updated, tuple) or len(updated) != 2:
+        raise ConfigError(f"{place} returns {shapes_of(updated)} from update, not a step and a state.")
+    check_like(place, "a step", updated[0], params)
+    check_like(place, "a state", updated[1], before)

@@ -86,9 +86,13 @@ class Policy:
         action, carry = self._act(self.params, self.normalizers, obs, carry, key)
         return action, carry
 
-    def outputs(self, obs: jax.Array) -> Outputs:
-        """Outputs of a policy without memory for observations `[B, ...]` of their space's dtype."""
-        return self._compiled_outputs(self.params, self.normalizers, obs)
+    def outputs(self, obs: Any) -> Outputs:
+        """Outputs of a policy without memory for one observation or a batch, with the same number of leading axes."""
+        space = self.network.observation_space
+        obs = jnp.asarray(obs, space.dtype)
+        single = is_single(obs.shape, space.shape)
+        outputs = self._compiled_outputs(self.params, self.normalizers, obs[None] if single else obs)
+        return Outputs(*(x[0] if single else x for x in outputs))
 
     @cached_property
     def _compiled_outputs(self) -> Callable[..., Outputs]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import estimator_of
+from stellaris_jax.config.options import estimator_of, is_recurrent
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.collection import (
     Bounds,
@@ -124,7 +124,7 @@ class MinibatchLayout(NamedTuple):
         """Layout of a configuration; imports the algorithm, which says whether it needs sequences."""
         settings = config.algorithm
         sequences = register.algorithm[settings.name].sequences or register.advantage[estimator_of(config)].by_learners
-        sequences |= config.network.memory != "none"
+        sequences |= is_recurrent(config)
         steps = settings.rollout_length
         return cls(settings.epochs, settings.minibatches, steps, config.env.num_envs, steps if sequences else 1)
 

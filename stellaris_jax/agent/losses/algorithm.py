@@ -7,12 +7,17 @@ from typing import ClassVar
 
 import jax
 
-from stellaris_jax.agent.losses.common import METRICS, AdvantageInputs, LossInputs, Metrics
+from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, LossInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered
-from stellaris_jax.config.schema import knob
+from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.tree import Config
+from stellaris_jax.telemetry import names
+
+TAKEN = {*DRIFT, *names.METRICS, "kind", "round", "env_steps", "per_seed", "chi2", "ess", "check", "staleness_counts",
+         "in_flight_counts", "queued_counts", "data_lag_counts", "probe", "nonfinite_gradients"}  # fmt: skip
+"""Names in records that no algorithm's metric can have."""
 
 
 class Algorithm(Numbered):
@@ -57,6 +62,9 @@ class Algorithm(Numbered):
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         named, name = config.algorithm.advantage, f"algorithm.name={config.algorithm.name}"
+        if wrong := cls._declared_wrongly():
+            yield False, f"{cls.__name__}.{wrong}."
+            return
         yield (
             not cls.advantages or named in cls.advantages,
             f"algorithm.advantage={named} is not possible with {name}; accepted: {', '.join(cls.advantages)}.",
@@ -77,6 +85,22 @@ class Algorithm(Numbered):
             f"system.truncation={config.system.truncation} changes nothing under algorithm.name="
             f"{config.algorithm.name}; accepted: {', '.join(cls.truncations)}.",
         )
+
+    @classmethod
+    def _declared_wrongly(cls) -> str:
+        """End of a sentence about the first declared attribute that cannot be; empty if all can."""
+        for attribute in ("advantages", "needs", "truncations"):
+            names = getattr(cls, attribute)
+            if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+                return f"{attribute} must be a tuple of texts, not {shown(names)}"
+        if cls.advantage not in register.advantage:
+            return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
+        if not isinstance(cls.metrics, Mapping):
+            return f"metrics must be descriptions by name, not {shown(cls.metrics)}"
+        taken = [
+            name for name in cls.metrics if name not in METRICS and (name in TAKEN or not str(name).isidentifier())
+        ]
+        return f"metrics cannot have {shown(taken[0])}, a name that records have or that is none" if taken else ""
 
     def fields(self, steps: AdvantageInputs) -> dict[str, jax.Array]:
         """Own fields of samples, `[T, N]` by name, from the steps of a batch; the loss finds them in `batch.own`."""

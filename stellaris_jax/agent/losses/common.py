@@ -236,8 +236,16 @@ def total(
 
     Returns:
       (loss, means), scalars; the means without gradient.
+
+    Raises:
+      ConfigError: a term has another shape than `[B]`, or a mask needs advantages that there are not.
     """
-    hyper, terms = inputs.hyper, dict(terms)
+    hyper, terms, rows = inputs.hyper, dict(terms), inputs.batch.log_prob.shape
+    for name, term in {**terms, "advantage": inputs.batch.log_prob if advantage is None else advantage}.items():
+        if jnp.shape(term) != rows:
+            raise ConfigError(
+                f"The loss's term {name} has the shape {[*jnp.shape(term)]}, not one number for each sample: {[*rows]}."
+            )
     if inputs.masks:
         terms["policy_loss"] = terms["policy_loss"] * _mask_weights(inputs, advantage)
     means = {name: mean(term, inputs.batch.valid) for name, term in terms.items()}

@@ -157,6 +157,8 @@ def policy_network(observation_space: Box, action_space: Space, config: NetworkC
       ValueError: there is no action distribution for the space.
     """
     network: PolicyNetwork = register.policy[config.policy](observation_space, action_space, config)
+    # Made here, for arrays that a distribution makes inside a traced function could not leave it.
+    assert network.distribution.size > 0, "a distribution has parameters"
     assert network.size > 0, "a policy has parameters"
     return network
 
@@ -176,9 +178,9 @@ def has_outputs(config: Config, needs: tuple[str, ...], what: str) -> Iterator[t
     """
     policy = register.policy.get(config.network.policy)
     for name in needs if policy is not None else ():
-        able = [other for other, kind in register.policy.items() if name in kind.outputs]
+        able = [other for other, kind in register.policy.items() if name in (kind.outputs or ())]
         yield (
-            name in policy.outputs,
+            name in (policy.outputs or ()),
             f"{what} needs the output {name}, which network.policy={config.network.policy} does not compute; "
             f"accepted: {', '.join(able)}.",
         )

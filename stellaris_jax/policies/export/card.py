@@ -102,6 +102,8 @@ def _seen(metadata: Metadata) -> str:
 
 
 def _distribution(metadata: Metadata) -> str:
+    if metadata.distribution:
+        return f"{metadata.distribution} parameters of a distribution of the policy's own; the action is its mode"
     kinds = {
         "Box": "means and log-deviations of normals" + _clipped(metadata),
         "MultiBinary": "log-odds of being on; the action is what is likelier",
