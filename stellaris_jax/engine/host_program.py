@@ -158,7 +158,8 @@ class HostEngine(Engine):
             if key in self.compiled:
                 return 0.0
             begin = time.perf_counter()
-            so_far, plan = jax.eval_shape(SoFar.start, inputs.state), learned_part(inputs.plan)
+            start, plan = partial(SoFar.start, names=self.spec.metrics), learned_part(inputs.plan)
+            so_far = jax.eval_shape(start, inputs.state)
             if self.programs is None:
                 self.programs = self._programs(so_far, inputs.hyper)
             self.compiled[key] = self._compiled((0,), self._learn, so_far, inputs.hyper, plan, BOUNDS)

@@ -149,7 +149,9 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
     collection = shape.collection
-    numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences + (collection is not None)
+    # log mu, the critic's value, what the recipe makes, reward and next value of sequences, and the version.
+    made = len(spec.recipe.made) + spec.recipe.sequences * (1 + spec.critic)
+    numbers = sizes.action + sizes.distribution + 1 + spec.critic + made + (collection is not None)
     samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
