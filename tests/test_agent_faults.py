@@ -123,6 +123,26 @@ def test_a_fractional_optimizer_without_its_method_is_told() -> None:
         Trainer(tiny("algorithm.optimizer=test/own", "system.aggregation=fractional", steps(1)))
 
 
+@pytest.mark.parametrize("aggregation", ["factored", "sequential"])
+def test_steps_that_are_not_finite_reach_no_parameters(aggregation: str) -> None:
+    """The second step is not: it is left out, counted, and forgotten."""
+
+    def transformation(self: Any, hyper: Any) -> optax.GradientTransformation:
+        def update(gradient: jax.Array, count: jax.Array, params: Any = None) -> Any:
+            return jnp.where(count == 1, jnp.nan, -0.01 * jnp.sign(gradient)), count + 1
+
+        return optax.GradientTransformation(lambda params: jnp.int32(0), update)  # type: ignore[arg-type]
+
+    register.optimizer("test/own")(type("Own", (Optimizer,), {"transformation": transformation}))
+    own = ["algorithm.optimizer=test/own", f"system.aggregation={aggregation}", "system=allreduce"]
+    trainer = Trainer(tiny(*own, "system.actors=barrier", steps(3)))
+    before = np.asarray(trainer.state.params)
+    record = trainer.run()[-1]
+    after = np.asarray(trainer.state.params)
+    assert np.isfinite(after).all() and not np.array_equal(before, after)
+    assert record["nonfinite_gradients"] > 1  # after the first of them every step is the second again
+
+
 # Memory of a policy's own --------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ Optimizers work on the vector of all parameters `[P]`. One that needs their matr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -157,3 +157,33 @@ def by_part(
         return updates * network.ravel(parts), state
 
     return type(inner)(inner.init, update)  # type: ignore[arg-type]
+
+
+class SoundState(NamedTuple):
+    """State of `sound_steps`: that of the optimizer, and the number of steps that were left out, int32."""
+
+    inner: Any
+    skipped: jax.Array
+
+
+def sound_steps(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Optimizer of vectors `[P]` that leaves out steps which are not finite, and forgets what led to them.
+
+    >>> optimizer = sound_steps(optax.scale(float("inf")))
+    >>> step, state = optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)))
+    >>> step.tolist(), int(state.skipped)
+    ([0.0], 1)
+    """
+
+    def init(params: jax.Array) -> SoundState:
+        return SoundState(inner.init(params), jnp.zeros((), jnp.int32))
+
+    def update(
+        gradient: jax.Array, state: SoundState, params: jax.Array | None = None, **trust: Number
+    ) -> tuple[jax.Array, SoundState]:
+        updates, after = inner.update(gradient, state.inner, params, **trust)
+        sound = jnp.all(jnp.isfinite(updates))
+        kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, state.inner)
+        return jnp.where(sound, updates, 0.0), SoundState(kept, state.skipped + ~sound)
+
+    return type(inner)(init, update)  # type: ignore[arg-type]

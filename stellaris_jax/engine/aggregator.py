@@ -25,7 +25,7 @@ from stellaris_jax.agent import Number
 from stellaris_jax.agent.fractional import FractionalOptimizer
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import PolicyNetwork
-from stellaris_jax.agent.optimizers import MODES, optimizer_of
+from stellaris_jax.agent.optimizers import MODES, optimizer_of, sound_steps
 from stellaris_jax.engine.corrections import Context, Correction, Stack, numbers_vary
 from stellaris_jax.engine.spec import ProgramSpec
 
@@ -46,6 +46,11 @@ class StalenessWeightedState(NamedTuple):
     rejected: jax.Array
     inner: optax.OptState
     corrections: tuple[Any, ...] = ()
+
+    @property
+    def left_out(self) -> jax.Array:
+        """Number of non-finite gradients, and of the optimizer's steps that were not finite, since the run began."""
+        return self.rejected + getattr(self.inner, "skipped", 0)
 
 
 def _scale(tree: Any, factor: Number) -> Any:
@@ -220,4 +225,6 @@ def aggregator_of(
     """Parameter function of one seed."""
     corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
     optimizer = optimizer_of(spec.optimizer, hyper, network, spec.aggregation, numbers_vary(corrections))
+    if not type(spec.optimizer).__module__.startswith("stellaris_jax."):
+        optimizer = sound_steps(optimizer)  # finite gradients may be all that is finite of a plug-in's steps
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)

@@ -258,7 +258,7 @@ class Engine:
             update_norm=sums.norm / updates,
             update_cosine=sums.cosine / updates,
             gradients=gradients,
-            rejected=state.aggregator.rejected,
+            rejected=state.aggregator.left_out,
             kl_coefficient=coefficient,
             episodes=episodes,
         )

@@ -221,7 +221,7 @@ def passed(state: EngineState, rounds: int, names: Sequence[str]) -> tuple[Engin
     """State and metrics of finished seeds: only the round counter advances."""
     metrics = RoundMetrics.zeros((rounds, *state.round.shape), names, drops=state.store is not None)
     metrics = metrics._replace(
-        rejected=metrics.rejected + state.aggregator.rejected,
+        rejected=metrics.rejected + state.aggregator.left_out,
         kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,
     )
     return state._replace(round=state.round + rounds), metrics
