@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from registries import forgetting
 
 from stellaris_jax import ConfigError, export_policy, load_config, load_policy, register, train
 
@@ -23,10 +24,7 @@ SETTINGS = [
 @pytest.fixture
 def mixture() -> Iterator[None]:
     """The example's policy is registered, and forgotten again."""
-    list(register.policy)
-    with pytest.MonkeyPatch.context() as patch:
-        for attribute in ("_entries", "_places"):
-            patch.setattr(register.policy, attribute, dict(getattr(register.policy, attribute)))
+    with forgetting("policy") as patch:
         spec = importlib.util.spec_from_file_location("mixture_example", EXAMPLE)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

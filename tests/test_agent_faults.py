@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from registries import forgetting
 from training import steps, tiny
 
 from stellaris_jax import ActorCritic, Algorithm, ConfigError, Optimizer, Trainer, load_policy, register
@@ -23,12 +24,8 @@ PLAIN = ["algorithm.name=test/own", "system.truncation=none", "algorithm.kl_coef
 
 @pytest.fixture(autouse=True)
 def kinds() -> Iterator[None]:
-    """What a test registers is forgotten again."""
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in (register.policy, register.algorithm, register.optimizer):
-            list(kind)
-            for attribute in ("_entries", "_places"):
-                patch.setattr(kind, attribute, dict(getattr(kind, attribute)))
+    """Registries that forget what a test enters."""
+    with forgetting("policy", "algorithm", "optimizer"):
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from registries import forgetting
 from training import TINY, steps, tiny
 
 from stellaris_jax import Algorithm, ConfigError, PolicyObjective, Trainer, load_config, register
@@ -17,12 +18,8 @@ from stellaris_jax.agent.networks import PolicyNetwork
 
 @pytest.fixture(autouse=True)
 def kinds() -> Iterator[None]:
-    """What a test registers is forgotten again."""
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in (register.policy, register.algorithm):
-            list(kind)
-            for attribute in ("_entries", "_places"):
-                patch.setattr(kind, attribute, dict(getattr(kind, attribute)))
+    """Registries that forget what a test enters."""
+    with forgetting("policy", "algorithm"):
         yield
 
 

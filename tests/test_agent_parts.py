@@ -13,6 +13,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from registries import forgetting
 from training import TINY, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config, register
@@ -31,13 +32,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture
 def kinds() -> Iterator[None]:
-    """What a test registers is forgotten again."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("policy", "algorithm", "optimizer", "advantage"):
-            kind = register[name]
-            list(kind)
-            for attribute in ("_entries", "_places"):
-                patch.setattr(kind, attribute, dict(getattr(kind, attribute)))
+    """Registries that forget what a test enters."""
+    with forgetting("policy", "algorithm", "optimizer", "advantage"):
         yield
 
 

@@ -12,6 +12,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs
 from stellaris_jax.agent.losses.ppo import PPO
+from stellaris_jax.agent.losses.vtrace import learned_steps
 
 
 class Recipe(NamedTuple):
@@ -50,26 +51,10 @@ class Recipe(NamedTuple):
         """Inputs of a loss with the advantages that learners compute, without gradient, if they do."""
         if not self.advantage.by_learners:
             return inputs
-        batch, hyper = inputs.batch, inputs.hyper
-        assert batch.steps is not None, "the minibatch holds no sequences"
-        columns = (inputs.log_prob - batch.log_prob, inputs.value, batch.steps, batch.valid)
-        columns = jax.tree.map(lambda x: jax.lax.stop_gradient(x).reshape(inputs.steps, -1), columns)
-        log_ratio, value, (reward, next_value, terminated, truncated), valid = columns
-        # Values after the last step and after truncated episodes keep their values from collection time.
-        last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
-        next_value = jnp.where(truncated | last, next_value, jnp.roll(value, -1, axis=0))
-        steps = AdvantageInputs(
-            reward=reward,
-            value=value,
-            next_value=next_value,
-            terminated=terminated,
-            truncated=truncated,
-            valid=valid,
-            log_ratio=log_ratio,
-            gamma=hyper.gamma,
-            gae_lambda=hyper.gae_lambda,
-        )
-        advantage, target = (None if x is None else x.reshape(-1) for x in self.estimate(hyper, steps))
+        batch = inputs.batch
+        steps = learned_steps(inputs.log_prob - batch.log_prob, inputs)
+        estimate = self.estimate(inputs.hyper, steps)
+        advantage, target = (None if x is None else x.reshape(-1) for x in estimate)
         return inputs._replace(batch=batch._replace(advantage=advantage, target=target))
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.losses.common import LossInputs, Steps, importance_ratio
+from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs, Steps, importance_ratio
 from stellaris_jax.agent.losses.gae import decayed, linear_recurrence
 
 
@@ -67,10 +67,8 @@ def vtrace(
     return value + excess, error + decayed(discount, jnp.concatenate([excess[1:], zeros[None]]))
 
 
-def minibatch_vtrace(
-    log_ratio: jax.Array, inputs: LossInputs, rho_bar: Number, c_bar: Number
-) -> tuple[jax.Array, jax.Array]:
-    """`vtrace` for a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
+def learned_steps(log_ratio: jax.Array, inputs: LossInputs) -> AdvantageInputs:
+    """Steps `[T, n]` of a minibatch of sequences, with a learner's log-ratios `[B]` and values; without gradient.
 
     Values come from the learner's critic. The learner does not evaluate the observation after the last step and the
     final ones of truncated episodes; these keep their values from collection time. This saves a forward pass per
@@ -83,6 +81,23 @@ def minibatch_vtrace(
     log_ratio, value, steps, valid = columns
     last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
     next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
-    steps = steps._replace(next_value=next_value)
-    target, advantage = vtrace(log_ratio, value, steps, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
+    return AdvantageInputs(
+        **steps._replace(next_value=next_value)._asdict(),
+        value=value,
+        valid=valid,
+        log_ratio=log_ratio,
+        gamma=hyper.gamma,
+        gae_lambda=hyper.gae_lambda,
+    )
+
+
+def minibatch_vtrace(
+    log_ratio: jax.Array, inputs: LossInputs, rho_bar: Number, c_bar: Number
+) -> tuple[jax.Array, jax.Array]:
+    """`vtrace` for a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient."""
+    steps = learned_steps(log_ratio, inputs)
+    assert steps.log_ratio is not None, "learners have log-ratios"
+    data = Steps(steps.reward, steps.next_value, steps.terminated, steps.truncated)
+    numbers = (steps.gamma, steps.gae_lambda, rho_bar, c_bar)
+    target, advantage = vtrace(steps.log_ratio, steps.value, data, *numbers, steps.valid)
     return target.reshape(-1), advantage.reshape(-1)
