@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +27,8 @@ ROUNDS, CHUNK = 200, 20
 class Learned(NamedTuple):
     """Learned functions of a run: V(o) and pi(1|o) of a scalar observation, and traces of the run.
 
-    surprise: largest |target - V| in the last fragment, its advantages before they are standardised.
+    surprise: largest |target - V| in the last fragment, its advantages before they are standardised; NaN if the loss
+        makes its own targets.
     staleness: mean over all gradients. rejected: gradients that were not finite. finite: whether the state is.
     """
 
@@ -79,7 +81,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     return Learned(
         dict(zip(observations, np.asarray(value).tolist(), strict=True)),
         dict(zip(observations, np.asarray(policy[:, 1]).tolist(), strict=True)),
-        float(np.abs(fragment.target - fragment.value).max()),
+        math.nan if fragment.target is None else float(np.abs(fragment.target - fragment.value).max()),
         float(np.mean(staleness)),
         int(metrics.rejected[-1, 0]),
         all(np.all(np.isfinite(x)) for x in jax.tree.leaves((state.params, state.ring, state.aggregator))),
