@@ -200,7 +200,9 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
     for one, other in zip(masked, expected, strict=True):
         np.testing.assert_allclose(one[valid], other, rtol=1e-4, atol=1e-7)
         assert not np.any(one[~valid])
-    np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-4, atol=1e-6)
+    assert metrics.keys() == expected_metrics.keys()
+    for name, metric in metrics.items():
+        np.testing.assert_allclose(metric, expected_metrics[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("overlap", ["true", "false"])
