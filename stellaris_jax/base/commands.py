@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 COMMANDS = {
     "train": "train an agent, or sweep over settings",
     "plan": "foretell duration, staleness and cost without training",
+    "choose": "choose system, correction and learning rate for a task and its delays",
     "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
     "export": "write the policy of a run to a file",

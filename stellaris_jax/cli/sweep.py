@@ -17,7 +17,7 @@ from stellaris_jax.execute.loading import checked
 
 if TYPE_CHECKING:
     from stellaris_jax.many.cluster import Cluster
-    from stellaris_jax.many.sweep import Outcome
+    from stellaris_jax.many.points import Outcome
 
 
 def sweep(
@@ -115,7 +115,8 @@ def _resumed(plan: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
 def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:
     """Train points one after the other, each with its own display."""
     from stellaris_jax.execute.session import Interrupted
-    from stellaris_jax.many.sweep import Outcome, is_done
+    from stellaris_jax.many.points import Outcome
+    from stellaris_jax.many.sweep import is_done
 
     outcome = Outcome()
     for number, config in enumerate(configs):

@@ -33,6 +33,7 @@ from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.live.accelerators import process_environment, take_memory_as_needed
 from stellaris_jax.live.join import join, leave
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
+from stellaris_jax.many.concurrency import Watch as RunWatch
 from stellaris_jax.many.concurrency import WorkerLost
 from stellaris_jax.runs.run_dir import run_directory
 from stellaris_jax.runs.signals import Signals
@@ -121,8 +122,8 @@ class Worker:
         """Return True once the process is up."""
         return True
 
-    def train(self, group: int, config: Config) -> Ended:
-        """Train a point in its directory; points of one group share compiled programs."""
+    def train(self, group: int, config: Config, watch: RunWatch) -> Ended:
+        """Train a point in its directory until `watch` ends it; points of one group share compiled programs."""
         self._relay.advanced(0, 0)
         display = PointDisplay(self._relay, 0, config.rounds, config.num_seeds)
         programs = self._programs.get(group) or ProgramCache(ChunkCache(SHARED))
@@ -130,7 +131,7 @@ class Worker:
         try:
             load_plugins(config.plugins)
             with run_directory(config) as run_dir:
-                train_within(run_dir, config, display, self._signals, programs)
+                train_within(run_dir, config, display, self._signals, programs, watch=watch)
         except Interrupted:
             return Ended(stopped=True)
         except (ConfigError, RunError) as error:
@@ -185,7 +186,9 @@ class Remote:
         self.actor, self._cluster = actor, cluster
         self._news: Any = None  # pending request for progress
 
-    def train(self, group: int, config: Config, display: PointDisplay, stopping: threading.Event) -> None:
+    def train(
+        self, group: int, config: Config, display: PointDisplay, stopping: threading.Event, watch: RunWatch
+    ) -> None:
         """Train a point on the worker and show its progress here.
 
         Args:
@@ -193,6 +196,7 @@ class Remote:
           config: configuration of the point.
           display: shows progress.
           stopping: once it is set, the point is saved and stopped.
+          watch: called with every evaluation's record on the worker; true ends the point.
 
         Raises:
           Interrupted: the point was stopped.
@@ -200,7 +204,7 @@ class Remote:
           WorkerLost: the worker's process is gone.
           ClusterDied: a part of the cluster is gone; the point was saved if its process survived.
         """
-        under_way: Any = self.actor.train.remote(group, config)
+        under_way: Any = self.actor.train.remote(group, config, watch)
         stop_sent = False
         try:
             while not ray.wait([under_way], timeout=POLL_SECONDS)[0]:

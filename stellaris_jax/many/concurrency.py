@@ -7,10 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.runs.signals import Abandoned, Signals
 from stellaris_jax.telemetry.shared_display import SharedDisplay
+
+Watch = Callable[[Record], bool]
+"""Function called with every evaluation's record; true ends the run. It is pickled for workers of a cluster."""
+
+
+def to_the_end(record: Record) -> bool:
+    """Watch that ends no run."""
+    return False
 
 
 class WorkerLost(Exception):

@@ -65,7 +65,7 @@ def combinations(overrides: Sequence[str], config_dir: str | Path | None = None)
             f"resume={sweep.directory} is for training; plan accepts settings of a run, such as system=async."
         )
     seeds: dict[Config, list[int]] = {}
-    for config in map(_checked, compose_configs(sweep.points, config_dir)):
+    for config in map(plannable, compose_configs(sweep.points, config_dir)):
         same = seeds.setdefault(config.replace({"seed": 0, "num_seeds": 1}), [])
         same += [seed for seed in range(config.seed, config.seed + config.num_seeds) if seed not in same]
     flat = [flatten(plain(config)) for config in seeds]
@@ -91,8 +91,8 @@ def _key(line: str) -> str:
     return line.lstrip("+").partition("=")[0]
 
 
-def _checked(config: Config) -> Config:
-    """Configuration with the environment's full name. Raises ConfigError if it cannot be forecast."""
+def plannable(config: Config) -> Config:
+    """Checked configuration with the environment's full name. Raises ConfigError if it cannot be forecast."""
     if config.executor in ("live", "replay"):
         raise ConfigError(
             f"executor={config.executor} takes real time, which no plan foretells; plan accepts executor=simulated."

@@ -1,0 +1,103 @@
+"""Candidates of a new choice: composed from a space and the user's overrides, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.compose import compose_configs
+from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.loading import checked
+from stellaris_jax.many.choose.arms import Arm, Candidate, Space, one_learner, rates
+from stellaris_jax.many.choose.files import Options
+from stellaris_jax.many.forecast import plannable
+
+POINTS = 27
+"""Evaluations of a run, unless the user sets `evaluation.points`: rungs are at a ninth and a third of them."""
+COMMON = {
+    "evaluation.points": POINTS,
+    "system.learner_billing": "serverless",
+    "system.actor_billing": "serverful",
+}
+"""Settings of all candidates, unless the user sets them: rungs need evaluations, and dollars one way of billing."""
+REFUSED: Mapping[str, str] = {
+    "system": "the system is what choose chooses; --systems NAME,NAME restricts it",
+    "num_seeds": "--seeds N and --fresh-seeds N count seeds",
+    "resume": "--resume DIR continues a choice",
+    "run.dir": "--dir DIR names the directory",
+    "executor": "candidates are simulated; --live DIR takes delays from a live run",
+    "trace": "--live DIR takes delays from a live run",
+    "sweep": "choose makes its own candidates",
+    "engine.distributed": "many runs share this machine",
+}
+"""Keys that a choice does not accept, each with the reason."""
+
+
+def candidates(
+    overrides: Sequence[str], space: Space, options: Options, config_dir: str | None = None
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Candidates in the order in which they are tried, and the systems that cannot run here, each with the reason.
+
+    Learning rates close to the configured one come first, and systems without corrections before those with one.
+
+    Args:
+      overrides: the user's overrides: the task, its delays, the number of learners.
+      space: what is varied.
+      options: options of the choice.
+      config_dir: a directory laid out like `configs/`, with further choices.
+
+    Raises:
+      ConfigError: an override is not possible, or no system can run.
+    """
+    given = {line.lstrip("+").partition("=")[0] for line in overrides}
+    own = [f"{key}={value}" for key, value in COMMON.items() if key not in given]
+    common = [*overrides, *own, f"num_seeds={options.seeds}", "run.loggers=[]", "run.progress=false"]
+    configs: dict[Arm, Config] = {}
+    refused: dict[str, str] = {}
+    for arm in space.arms():
+        try:
+            configs[arm] = _config(arm, common, config_dir)
+        except ConfigError as error:
+            refused[arm.name] = str(error)
+    if not configs:
+        raise ConfigError(next(iter(refused.values())))
+    if len(set(refused.values())) == 1 and len(configs) < 2:
+        raise ConfigError(next(iter(refused.values())))
+    tried: list[Candidate] = []
+    for factor in rates(space.learning_rates):
+        for arm, config in configs.items():
+            rate = float(f"{factor * config.algorithm.learning_rate:.3g}")
+            tried.append(Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate})))
+    return tried, refused
+
+
+def refuse(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for an override that a choice does not accept."""
+    for line in overrides:
+        if reason := REFUSED.get(line.lstrip("+").partition("=")[0]):
+            raise ConfigError(f"{line} is not possible: {reason}.")
+
+
+def _config(arm: Arm, common: Sequence[str], config_dir: str | None) -> Config:
+    """Checked configuration of an arm. Raises ConfigError if it cannot run or be planned."""
+    (config,) = compose_configs([[*arm.overrides, *common]], config_dir)
+    if arm.one_learner:
+        config = config.replace(one_learner(config))
+    if not config.evaluation.points or not config.evaluation.episodes:
+        raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a choice compares returns.")
+    plannable(config)
+    return checked(config)
+
+
+def space_file(name: str, folders: Sequence[Path]) -> Path:
+    """File of a space: a path that ends in .yaml, or a name in the folders, the last first. Raises ConfigError."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"--space={name} does not exist.")
+        return path
+    known = {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}.")
+    return known[name]

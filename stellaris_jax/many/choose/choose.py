@@ -1,0 +1,349 @@
+"""Choice of a system, a correction and a learning rate: timelines first, then a search by halving, then fresh seeds.
+
+Every stage is a sweep on disk whose runs pause and go on. Decisions are stored when they are made, so a choice that was
+killed and resumed ends as an uninterrupted one does, unless its budget was too small for all candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.loading import checked
+from stellaris_jax.many.choose.arms import scaled
+from stellaris_jax.many.choose.files import (
+    JUDGED,
+    LEARNERS,
+    Choice,
+    Decisions,
+    laid,
+    resume_command,
+)
+from stellaris_jax.many.choose.objective import (
+    Goal,
+    Reached,
+    default_target,
+    final_returns,
+    kept,
+    mean_curve,
+    ranked,
+    rungs,
+    seed_curves,
+    to_target,
+)
+from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, timing
+from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
+from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
+from stellaris_jax.report.runs import planned_evaluations, read_run
+from stellaris_jax.telemetry.format import duration, plural
+
+FRESH = 1000
+"""Distance of the first fresh seed from the first seed of the search."""
+SHARES = (0.30, 0.42, 0.55)
+"""Shares of the budget after which no run of a rung starts any more."""
+JUDGED_BY = 0.95
+"""Share of the budget that may be spent when the finalists are judged."""
+FEWEST_SEEDS = 5
+"""Fewest fresh seeds: those that an interval needs."""
+SCALED_SEEDS = 5
+"""Fresh seeds with other numbers of learners."""
+
+
+class Answer(NamedTuple):
+    """Answer of a choice.
+
+    Attributes:
+      choice: the question.
+      goal: what was compared, with the target that holds.
+      timings: forecast of each arm's system.
+      beaten: dominated systems, each with the one that beats it.
+      rungs: candidates of each rung, best first.
+      results: finalists and baselines on fresh seeds, best first.
+      seeds: the fresh seeds.
+      scalings: the best one with other numbers of learners.
+      slower: forecasts of the results with learners, and with actors, that take twice as long.
+      seconds: real seconds that it took.
+      tried: number of candidates that were trained.
+    """
+
+    choice: Choice
+    goal: Goal
+    timings: dict[str, Timing]
+    beaten: dict[str, str]
+    rungs: list[list[int]]
+    results: list[Judged]
+    seeds: list[int]
+    scalings: list[Scaling]
+    slower: dict[str, list[Timing]]
+    seconds: float
+    tried: int
+
+
+def choose(choice: Choice, say: Callable[[str], None]) -> Answer:
+    """Make a choice, or continue it.
+
+    Args:
+      choice: the choice on disk.
+      say: shows a sentence on the progress.
+
+    Raises:
+      Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
+      RunError: no candidate has a result, or the budget leaves no time to judge one.
+    """
+    work = _Work(choice, say)
+    try:
+        return work.answer()
+    finally:
+        work.decisions.save()
+
+
+class _Work:
+    """Stages of a choice."""
+
+    def __init__(self, choice: Choice, say: Callable[[str], None]):
+        self.choice, self.say = choice, say
+        self.options, self.directory = choice.options, choice.directory
+        self.decisions = Decisions(choice.directory)
+        self.candidates = choice.candidates
+        self.stage = Stage(choice.directory, choice.options, self.decisions)
+
+    def answer(self) -> Answer:
+        """Go through all stages."""
+        timings, beaten = self._screen()
+        tried = [n for n, own in enumerate(self.candidates) if is_tried(own.arm, timings, beaten)]
+        rungs_ = self._search(tried)
+        goal = self._goal(rungs_)
+        finalists = self._finalists(rungs_, timings)
+        results = self._judge(finalists, goal, timings)
+        scalings = self._scale(results[0], goal)
+        return Answer(
+            self.choice, goal, timings, beaten, rungs_, results, self._fresh, scalings, self._slower(results),
+            self.decisions.seconds, len(rungs_[0]),
+        )  # fmt: skip
+
+    # Timelines -----------------------------------------------------------------------------------------------------
+
+    def _screen(self) -> tuple[dict[str, Timing], dict[str, str]]:
+        """Forecast of every system, and the dominated ones."""
+        first = {own.arm.system: own for own in reversed(self.candidates) if not own.arm.corrected}
+        if "timings" not in self.decisions:
+            self.say(f"timelines of {plural(len(first), 'system')}")
+            self.decisions.make("timings", {name: [*timing(own.config)] for name, own in first.items()})
+        timings = {name: Timing(*figures) for name, figures in self.decisions["timings"].items()}
+        baselines = [own.arm.name for own in self.candidates if own.arm.baseline]
+        return timings, self.decisions.make("dominated", dominated(timings, baselines))
+
+    # Search --------------------------------------------------------------------------------------------------------
+
+    def _search(self, tried: list[int]) -> list[list[int]]:
+        """Candidates of each rung, best first, by successive halving (Jamieson and Talwalkar 2016)."""
+        here, found = tried, []
+        for index, share in enumerate(SHARES):
+            name = f"rung {index + 1}"
+            if name not in self.decisions:
+                keep = kept(len(here), self.options.finalists)
+                self._train_rung(index, here, share)
+                curves = {number: self._curve(number, index) for number in here if self._is_there(number, index)}
+                if not curves:
+                    break
+                self.decisions.make(name, ranked(curves, keep, self.options.goal))
+            ranking = self.decisions[name]
+            found.append(ranking)
+            here = self._go_on(ranking)
+        if not found:
+            raise RunError(f"{self.directory}: no candidate has a result.")
+        return found
+
+    def _go_on(self, ranking: list[int]) -> list[int]:
+        """Candidates that go on from a rung: the best ones, and the best one of each baseline."""
+        best = ranking[: kept(len(ranking), self.options.finalists)]
+        for name in {own.arm.name: None for own in self.candidates if own.arm.baseline}:
+            of_baseline = [number for number in ranking if self.candidates[number].arm.name == name]
+            best += [number for number in of_baseline[:1] if number not in best]
+        return best
+
+    def _rung(self, number: int, index: int) -> int:
+        """Round of a rung of a candidate."""
+        config = self.candidates[number].config
+        places = rungs(planned_evaluations(config.rounds, config.evaluation.points))
+        return places[min(index, len(places) - 1)]
+
+    def _train_rung(self, index: int, numbers: Sequence[int], share: float) -> None:
+        missing = [number for number in numbers if not self._is_there(number, index)]
+        if not missing:
+            return
+        part = ("a ninth", "a third", "all")[index]
+        self.say(f"rung {index + 1} of {len(SHARES)}: {plural(len(missing), 'candidate')}, {part} of their steps")
+        target = self.options.goal.target
+        watches = [Reached(self._rung(number, index), math.inf if target is None else target) for number in missing]
+        configs = [self.candidates[number].config for number in missing]
+        self.stage.train(configs, watches, share, "candidates")
+
+    def _is_there(self, number: int, index: int) -> bool:
+        """Whether a candidate has reached a rung, or the target before it."""
+        config = self.candidates[number].config
+        run = read_run(Path(config.run.dir), lambda message: None)
+        if not run.evaluations or run.failure is not None:
+            return False
+        last, target = run.evaluations[-1], self.options.goal.target
+        is_reached = target is not None and any(
+            (row["eval_return_mean"] or -math.inf) >= target for row in run.evaluations
+        )
+        return bool(is_reached or last["round"] >= self._rung(number, index))
+
+    def _curve(self, number: int, index: int) -> Any:
+        """Mean curve of a candidate, up to a rung."""
+        rows = [row for row in evaluations(self.candidates[number].config) if row["round"] <= self._rung(number, index)]
+        return mean_curve(rows, self.options.goal.axis)
+
+    # Judgement -----------------------------------------------------------------------------------------------------
+
+    def _goal(self, found: Sequence[Sequence[int]]) -> Goal:
+        """Goal with the target that holds: the user's, or one from the returns of the search."""
+        goal = self.options.goal
+        if goal.measure == "return" or goal.target is not None:
+            return goal
+        curves = [mean_curve(evaluations(self.candidates[n].config), goal.axis) for n in found[-1]]
+        return goal._replace(target=self.decisions.make("target", float(f"{default_target(curves):.4g}")))
+
+    def _finalists(self, found: Sequence[Sequence[int]], timings: dict[str, Timing]) -> list[int]:
+        """Best candidates of different arms, and the best one of each baseline."""
+        best: dict[str, int] = {}
+        for ranking in reversed(found):
+            for number in ranking:
+                best.setdefault(self.candidates[number].arm.name, number)
+        names = list(best)
+        chosen = names[: self.options.finalists]
+        chosen += [own.arm.name for own in self.candidates if own.arm.baseline and own.arm.name in best]
+        return [best[name] for name in dict.fromkeys(chosen)]
+
+    @property
+    def _fresh(self) -> list[int]:
+        first = self.candidates[0].config.seed + FRESH
+        return [first + seed for seed in range(self.decisions["judgement"]["seeds"])]
+
+    def _judge(self, finalists: list[int], goal: Goal, timings: dict[str, Timing]) -> list[Judged]:
+        """Results of finalists and baselines on fresh seeds, best first."""
+        if "judgement" not in self.decisions:
+            self.decisions.make("judgement", self._affordable(finalists))
+        numbers, seeds = self.decisions["judgement"]["numbers"], self.decisions["judgement"]["seeds"]
+        first = self.candidates[0].config.seed + FRESH
+        fresh = {"seed": first, "num_seeds": seeds, "resume": "", "run.dir": ""}
+        configs = [self.candidates[number].config.replace(fresh) for number in numbers]
+        configs = laid(self.directory / JUDGED, configs, self.choice.overrides)
+        if "judged" not in self.decisions:
+            self.say(f"{plural(len(numbers), 'finalist')} on {seeds} fresh seeds")
+            self.stage.to_target(configs, goal, "finalists")
+            self.decisions.make("judged", [is_over(config, goal) for config in configs])
+        runs = [evaluations(config) for config in configs]
+        there = [index for index, there in enumerate(self.decisions["judged"]) if there]
+        if not there:
+            raise RunError(f"{self.directory}: no finalist has a result.")
+        self.cutoff = cutoff = max(runs[index][-1][goal.axis] for index in there)
+        results = []
+        for index in there:
+            own = self.candidates[numbers[index]]
+            results.append(
+                judged(
+                    numbers[index], own.arm.name, own.learning_rate, runs[index], goal, cutoff, timings[own.arm.system]
+                )
+            )
+        return ordered(results, goal)
+
+    def _affordable(self, finalists: list[int]) -> dict[str, Any]:
+        """Finalists and fresh seeds for which the budget has room: fewer seeds first, then fewer finalists.
+
+        Raises RunError if there is room for none.
+        """
+        baselines = [number for number in finalists if self.candidates[number].arm.baseline]
+        others = [number for number in finalists if number not in baselines]
+        left, most = JUDGED_BY * self.options.budget - self.decisions.seconds, self.options.fresh_seeds
+        for count in range(len(others), -1, -1):
+            chosen = [*others[:count], *baselines]
+            rounds = sum(self.candidates[number].config.rounds for number in chosen)
+            each = self.stage.pace * rounds  # seconds for a seed
+            seeds = most if each * most <= left else int(left / each)
+            if chosen and seeds >= min(most, FEWEST_SEEDS) and (count or not others):
+                return {"numbers": [number for number in finalists if number in chosen], "seeds": seeds}
+        needed = (self.decisions.seconds + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
+        raise RunError(
+            f"{self.directory}: the budget of {duration(self.options.budget)} leaves no time to judge a candidate on "
+            f"fresh seeds; continue with: {resume_command(self.directory)} --budget {math.ceil(needed / 60)}m"
+        )
+
+    # Further learners, and slower ones -----------------------------------------------------------------------------
+
+    def _scale(self, best: Judged, goal: Goal) -> list[Scaling]:
+        """The best one with other numbers of learners; nothing where learners are one learner, or time is over."""
+        own = self.candidates[best.number]
+        learners = own.config.system.learners
+        numbers = sorted({max(1, learners // 4), max(1, learners // 2), 2 * learners} - {learners})
+        if own.arm.one_learner or learners == 1:
+            return []
+        seeds = min(SCALED_SEEDS, len(self._fresh))
+        configs = []
+        for number in numbers:
+            values = {
+                "seed": self._fresh[0],
+                "num_seeds": seeds,
+                "resume": "",
+                "run.dir": "",
+                "system.learners": number,
+            }
+            if (config := _with_room(own.config.replace(values), number)) is not None:
+                configs.append(config)
+        if not configs:
+            return []
+        if self.decisions.make("learners", self.decisions.seconds < self.options.budget) is False:
+            return []
+        configs = laid(self.directory / LEARNERS, configs, self.choice.overrides)
+        if "scaled" not in self.decisions:
+            self.say(f"the best one with {', '.join(str(config.system.learners) for config in configs)} learners")
+            self.stage.to_target(configs, goal, "runs")
+            self.decisions.make("scaled", [is_over(config, goal) for config in configs])
+        runs = {config.system.learners: evaluations(config) for config in configs}
+        cutoff = max([rows[-1][goal.axis] for rows in runs.values() if rows], default=0.0)
+        cutoff = max(cutoff, self.cutoff)
+        scalings = [Scaling(learners, best.values[:seeds], best.timing.staleness)]
+        for config, there in zip(configs, self.decisions["scaled"], strict=True):
+            if not there:
+                continue
+            curves = seed_curves(runs[config.system.learners], goal.axis)
+            figures = final_returns(curves) if goal.target is None else to_target(curves, goal.target, cutoff)
+            scalings.append(Scaling(config.system.learners, figures, timing(config).staleness))
+        return sorted(scalings, key=lambda own: own.learners)
+
+    def _slower(self, results: Sequence[Judged]) -> dict[str, list[Timing]]:
+        """Forecasts of the results if learners, or actors, take twice as long."""
+        kinds = {"learners": "delays.learner", "actors": "delays.actor"}
+        if "slower" not in self.decisions:
+            self.decisions.make(
+                "slower",
+                {
+                    kind: {str(own.number): [*timing(self._slowed(own, section))] for own in results}
+                    for kind, section in kinds.items()
+                },
+            )
+        return {
+            kind: [Timing(*figures[str(own.number)]) for own in results]
+            for kind, figures in self.decisions["slower"].items()
+        }
+
+    def _slowed(self, result: Judged, section: str) -> Config:
+        config = self.candidates[result.number].config
+        return config.replace({"resume": "", "run.dir": ""} | scaled(config, 2.0, [section]))
+
+
+def _with_room(config: Config, learners: int) -> Config | None:
+    """Checked configuration on a platform with room for so many learners; `None` if it cannot run."""
+    platform = config.platform
+    machines = max(platform.gpus, -(-learners // platform.slots_per_gpu))
+    extra = -(-machines * config.prices.learner_vms // platform.gpus)
+    try:
+        return checked(config.replace({"platform.gpus": machines, "prices.learner_vms": extra}))
+    except ConfigError:
+        return None

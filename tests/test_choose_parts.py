@@ -1,0 +1,292 @@
+"""Parts of a choice: levels and rankings of rungs, verdicts on planted results, dominance, spaces."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stellaris_jax import load_config
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.many.choose.arms import BASELINES, Space, one_learner, one_learner_overrides, rates, scaled
+from stellaris_jax.many.choose.building import candidates, refuse
+from stellaris_jax.many.choose.files import Options
+from stellaris_jax.many.choose.objective import (
+    Goal,
+    Reached,
+    kept,
+    level,
+    mean_curve,
+    ranked,
+    reached,
+    rungs,
+    to_target,
+)
+from stellaris_jax.many.choose.screening import Timing, dominated, timing
+from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, judged, ordered
+from stellaris_jax.timeline.simulate import Timeline
+
+TIMING = Timing(1.0, 1.0, 0.0, 0.0, 1.0, 1.0)
+SMALL = [
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=16",
+    "network.hidden=[8]",
+    "total_steps=640",
+]
+
+
+def curve(*points: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    x, y = zip(*points, strict=True)
+    return np.array(x, float), np.array(y, float)
+
+
+increasing = st.lists(st.floats(0.1, 10), min_size=1, max_size=8).map(lambda steps: np.cumsum(steps))
+
+
+@given(increasing, st.data())
+def test_reached_is_where_the_drawn_line_first_crosses(x: np.ndarray, data: st.DataObject) -> None:
+    y = np.array(data.draw(st.lists(st.floats(-100, 100), min_size=len(x), max_size=len(x))))
+    wanted = data.draw(st.floats(-120, 120))
+    place = reached((x, y), wanted)
+    fine = np.linspace(x[0], x[-1], 2001)
+    above = np.flatnonzero(np.interp(fine, x, y) >= wanted)
+    if not len(above):
+        assert math.isinf(place) or y.max() - wanted < 0.2 * np.ptp(y)  # a peak between two points of the grid
+    else:
+        spacing = fine[1] - fine[0] if len(fine) > 1 else 0.0
+        assert place <= fine[above[0]] + 1e-9 and place >= x[0] - 1e-9
+        assert fine[above[0]] - place <= spacing + 1e-9 or y[np.searchsorted(x, place) - 1] <= wanted
+
+
+def test_a_rung_weighs_returns_and_seconds() -> None:
+    # 0 learns most per gradient, but slowly in seconds; 3 is fast, but learns nothing.
+    curves = {
+        0: curve((10, 50), (20, 100)),
+        1: curve((1, 30), (2, 60)),
+        2: curve((2, 30), (4, 61)),
+        3: curve((0.1, 1), (0.2, 2)),
+    }
+    assert level(list(curves.values()), 1, None) == 61.0, "the second highest, of one that is kept"
+    assert ranked(curves, 1, Goal("seconds"))[0] == 2, "the first of two that reach it"
+    assert ranked(curves, 2, Goal("seconds"))[-1] == 0 or level(list(curves.values()), 2, None) == 2.0
+    assert ranked(curves, 1, Goal("seconds", 30.0))[0] == 1, "no level is above the target"
+    assert ranked(curves, 1, Goal("return"))[0] == 0
+
+
+def test_rungs_of_few_evaluations() -> None:
+    assert rungs([10, 20, 30]) == [10, 30]
+    assert rungs(range(1, 28)) == [3, 9, 27]
+    assert rungs([5]) == [5]
+    assert [kept(count, 3) for count in (2, 9, 10, 27)] == [2, 3, 4, 9]
+
+
+def test_watches_end_runs_at_rungs_and_targets() -> None:
+    def row(round_: int, *values: float | None) -> dict[str, Any]:
+        known = [value for value in values if value is not None]
+        average = sum(known) / len(known) if known else None
+        return {"round": round_, "eval_return_mean": average, "per_seed": {"eval_return_mean": list(values)}}
+
+    by_mean, every = Reached(9, 10.0), Reached(9, 10.0, every_seed=True)
+    assert not by_mean(row(1, 5.0, 14.0)) and by_mean(row(2, 5.0, 15.0)) and by_mean(row(9, None, None))
+    assert not every(row(1, 5.0, 15.0)) and every(row(2, 12.0, 3.0)), "each seed has reached it once"
+    assert not Reached(9)(row(8, 1e9)), "no target"
+
+
+def evaluations(*seeds: tuple[np.ndarray, np.ndarray]) -> list[dict[str, Any]]:
+    """Records of evaluations of seeds that have one clock."""
+    return [
+        {
+            "round": index + 1,
+            "simulated_seconds": float(x),
+            "eval_return_mean": float(np.mean([y[index] for _, y in seeds])),
+            "per_seed": {
+                "simulated_seconds": [float(x)] * len(seeds),
+                "eval_return_mean": [float(y[index]) for _, y in seeds],
+            },
+        }
+        for index, x in enumerate(seeds[0][0])
+    ]
+
+
+def learner(seconds: float, noise: np.random.Generator | None, seeds: int = 8) -> list[dict[str, Any]]:
+    """Planted results: each seed rises in a straight line to 100 in so many seconds, give or take."""
+    x = np.linspace(0, 40, 81)
+    factors = np.ones(seeds) if noise is None else np.exp(0.1 * noise.normal(size=seeds))
+    return evaluations(*[(x, np.minimum(100.0, 100.0 * x / (seconds * factor))) for factor in factors])
+
+
+def verdict(*runs: list[dict[str, Any]]) -> list[Judged]:
+    goal = Goal("seconds", 90.0)
+    return ordered([judged(n, f"arm {n}", 1e-3, run, goal, 40.0, TIMING) for n, run in enumerate(runs)], goal)
+
+
+def test_a_planted_best_is_found_and_a_planted_tie_is_a_tie() -> None:
+    draw = np.random.default_rng(0)
+    goal = Goal("seconds", 90.0)
+    results = verdict(learner(20.0, draw), learner(10.0, draw), learner(30.0, draw))
+    assert [own.number for own in results] == [1, 0, 2]
+    assert results[0].interval[0] == pytest.approx(9.0, rel=0.1) and results[0].reached == 8
+    assert all(one.separated for one in differences(results, goal))
+    assert differences(results, goal)[0].ratio == pytest.approx(2.0, rel=0.15)
+    same = verdict(learner(10.0, None), learner(10.0, None))
+    assert [own.number for own in same] == [0, 1]
+    (tie,) = differences(same, goal)
+    assert not tie.separated and tie.ratio == 1.0
+
+
+def test_false_separations_are_as_rare_as_the_level_says() -> None:
+    goal, wrong = Goal("seconds", 90.0), 0
+    for seed in range(200):
+        draw = np.random.default_rng(seed)
+        results = verdict(*[learner(10.0, draw) for _ in range(2)])
+        wrong += differences(results, goal)[0].separated
+    assert 1 <= wrong <= 22, "5 % of 200, give or take"
+
+
+def test_seeds_that_miss_the_target_count_twice_the_longest_run() -> None:
+    flat = [(np.array([1.0, 2.0]), np.array([0.0, 5.0]))]
+    assert to_target(flat, 4.0, 7.0) == [pytest.approx(1.8)] and to_target(flat, 6.0, 7.0) == [14.0]
+    (own,) = verdict(learner(100.0, None))
+    assert own.reached == 0 and own.values == [80.0] * 8 and own.rounds is None
+
+
+def test_further_learners_that_do_not_help() -> None:
+    noise = np.random.default_rng(0).normal(size=5)
+
+    def with_learners(n: int, seconds: float) -> Scaling:
+        return Scaling(n, [seconds + 0.1 * value for value in noise * n], 1.0)
+
+    goal = Goal("seconds", 1.0)
+    falling = [with_learners(8, 12.0), with_learners(2, 40.0), with_learners(4, 20.0), with_learners(16, 12.0)]
+    assert enough(falling, goal) == (8, 8)
+    assert enough(falling[1:3], goal) == (4, 4)
+    assert enough(falling, Goal("return")) == (2, 2), "returns that fall"
+
+
+def test_dominated_systems() -> None:
+    def own(seconds: float, dollars: float, staleness: float) -> Timing:
+        return Timing(seconds, dollars, staleness, 0.0, 1.0, 1.0)
+
+    timings = {"slow": own(3, 3, 3), "fast": own(1, 1, 1), "stale": own(0.5, 0.5, 9), "same": own(1, 1, 1)}
+    assert dominated(timings) == {"slow": "fast"}
+    assert dominated(timings, ["slow"]) == {}, "a baseline stays"
+    near = {"a": own(1, 1, 1), "b": own(1.001, 1.5, 3)}
+    assert dominated(near) == {}, "nearly as fast"
+
+
+# Candidates -----------------------------------------------------------------------------------------------------------
+
+
+def space(tree: Any, folder: Path) -> Path:
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({"system": {}}, "system is unknown; did you mean systems?"),
+        ({"systems": {}}, "systems is empty"),
+        ({"systems": [1]}, "systems must map names to lists of overrides, not [1]."),
+        ({"systems": {"a": "system=async"}}, "systems.a must be a list of overrides, such as [system=async]"),
+        ({"systems": {"a": ["async"]}}, "systems.a must be a list of overrides"),
+        ({"systems": {"a": ["system=async"]}, "learning_rates": [0]}, "learning_rates must be positive factors"),
+        ({"systems": {"a": ["system=async"]}, "one_learner": ["b"]}, "one_learner has 'b', which is none of a."),
+    ],
+)
+def test_spaces_that_are_none(tree: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        Space.read(space(tree, tmp_path))
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_baselines_are_always_there(tmp_path: Path) -> None:
+    tree = {"systems": {"mine": ["system=async"]}, "corrections": {"V": ["algorithm.advantage=vtrace"]}}
+    arms = Space.read(space(tree, tmp_path)).arms()
+    assert [arm.name for arm in arms] == ["mine", *BASELINES, "mine, V", *(f"{name}, V" for name in BASELINES)]
+    assert [arm.name for arm in arms if arm.baseline] == list(BASELINES)
+    assert {arm.system for arm in arms} == {"mine", *BASELINES}
+
+
+def test_candidates_close_to_the_configured_rate_come_first(tmp_path: Path) -> None:
+    tree = {"systems": {"mine": ["system=async"]}, "learning_rates": [0.1, 1, 4]}
+    tried, refused = candidates([*SMALL, "algorithm.learning_rate=1e-3"], Space.read(space(tree, tmp_path)), Options())
+    assert [own.learning_rate for own in tried][::3] == [1e-3, 4e-3, 1e-4] and not refused
+    assert [own.arm.name for own in tried[:3]] == ["mine", *BASELINES]
+    assert all(own.config.num_seeds == 2 and own.config.evaluation.points == 27 for own in tried)
+    assert rates([1, 1]) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("system=async", "system=async is not possible: the system is what choose chooses; --systems"),
+        ("num_seeds=3", "num_seeds=3 is not possible: --seeds N"),
+        ("executor=live", "executor=live is not possible: candidates are simulated"),
+        ("evaluation.points=0", "evaluation.points and evaluation.episodes must not be 0"),
+        ("delays.by=episodes", "delays.by=episodes is for system.actors=independent"),
+        ("algorithm.learning_rat=3", "algorithm.learning_rat"),
+    ],
+)
+def test_overrides_that_are_not_possible(line: str, told: str, tmp_path: Path) -> None:
+    tree = {"systems": {"mine": ["system=async"]}}
+    with pytest.raises(ConfigError, match=None) as error:
+        refuse([*SMALL, line])
+        candidates([*SMALL, line], Space.read(space(tree, tmp_path)), Options())
+    assert told in str(error.value)
+
+
+def test_systems_that_cannot_run_are_named_with_the_reason(tmp_path: Path) -> None:
+    tree = {"systems": {"mine": ["system=async"], "broken": ["system=async", "system.weights=power", "system.rho=-1"]}}
+    tried, refused = candidates(SMALL, Space.read(space(tree, tmp_path)), Options())
+    assert list(refused) == ["broken"] and "system.rho must be" in refused["broken"]
+    assert "broken" not in {own.arm.name for own in tried}
+
+
+# Equal hardware -------------------------------------------------------------------------------------------------------
+
+
+def test_one_learner_uses_as_many_devices() -> None:
+    """It makes as many updates of as many samples as one learner alone, in less time."""
+    common = [*SMALL, "algorithm.minibatches=2", "delays=constant"]
+    whole = load_config([*common, "system=allreduce", "system.learners=4"])
+    split = whole.replace(one_learner(whole))
+    alone = load_config([*common, "system=allreduce", "system.learners=1"])
+    assert split.algorithm.minibatches == 8 and split.delays.learner.seconds == whole.delays.learner.seconds / 4
+    ones, others = (Timeline.of(config, 0).next_round() for config in (split, alone))
+    assert len(ones.groups) == len(others.groups), "as many updates"
+    assert {len(group.gradients) for group in ones.groups} == {4}
+    assert timing(split).seconds < timing(alone).seconds
+    again = load_config([*common, "system=allreduce", "system.learners=4", *one_learner_overrides(split)])
+    assert again.algorithm.minibatches == 8
+    assert again.delays.learner.seconds == pytest.approx(split.delays.learner.seconds, rel=1e-5)
+
+
+def test_one_learner_that_cannot_be_split() -> None:
+    config = load_config([*SMALL, "system=allreduce", "system.learners=3", "algorithm.minibatches=2"])
+    with pytest.raises(ConfigError, match="do not divide the 64 samples of a batch"):
+        one_learner(config)
+
+
+@pytest.mark.parametrize("delays", ["constant", "pareto", "lognormal", "measured"])
+def test_durations_are_scaled(delays: str) -> None:
+    config = load_config([*SMALL, f"delays={delays}", "system=allreduce"])
+    twice = config.replace(scaled(config, 2.0))
+    ones, others = timing(config), timing(twice)
+    passing = config.platform.cache  # passing data takes as long as before
+    assert others.seconds == pytest.approx(2 * ones.seconds, rel=0.05 if passing else 1e-9)
+
+
+def test_mean_curve_leaves_out_what_has_no_return() -> None:
+    rows = learner(10.0, None, 1)[:3]
+    rows[1]["eval_return_mean"] = None
+    x, y = mean_curve(rows, "simulated_seconds")
+    assert len(x) == len(y) == 2
