@@ -3,14 +3,12 @@
     log = JobLog("jobs.jsonl")
     with log.job("actor", id=rank, version_start=version):
         batch = generate(prompts)
-    with log.job("learner", id=rank, version_start=version):
-        loss = update(batch)
+    for minibatch in split(batch):
+        with log.job("learner", id=rank, version_start=version):  # one job per gradient
+            gradient = compute_gradient(minibatch)
 
-Each process may have a log of its own; `cat` joins them. If your trainer only reports seconds per step, as RLlib's
-timers or verl's `timing_s/gen` and `timing_s/update_actor` do, `from_timings` makes a log of them.
+Each process may have a log of its own; `cat` joins them. From seconds per step, `from_timings` makes a log.
 """
-
-from __future__ import annotations
 
 import json
 import time
@@ -28,12 +26,11 @@ class JobLog:
         self.path = Path(path)
 
     def add(self, kind: str, start: float, end: float, **columns: object) -> None:
-        """Append a job: its kind, start and end in seconds, and optional columns such as `id` and `version_start`."""
+        """Append a job with its start and end in seconds, and optional columns such as `id`."""
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind}")
-        line = json.dumps({"schema": 2, "kind": kind, "start": start, "end": end, **columns})
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(json.dumps({"schema": 2, "kind": kind, "start": start, "end": end, **columns}) + "\n")
 
     @contextmanager
     def job(self, kind: str, **columns: object) -> Iterator[None]:
@@ -43,16 +40,19 @@ class JobLog:
         self.add(kind, start, time.time(), **columns)
 
 
-def from_timings(path: str | Path, steps: Iterable[Mapping[str, float]], keys: Mapping[str, str]) -> None:
-    """Make a log of seconds per step, as if a step's jobs followed one another.
+def from_timings(
+    path: str | Path, steps: Iterable[Mapping[str, float]], keys: Mapping[str, str], gradients: int = 1
+) -> None:
+    """Append to a log the jobs of steps whose seconds are known, as if all jobs followed one another.
 
     Args:
-      path: file to append to.
+      path: the log.
       steps: metrics of each step, such as `{"timing_s/gen": 31.0, "timing_s/update_actor": 12.5}`.
       keys: kind of job for each metric, such as `{"timing_s/gen": "actor", "timing_s/update_actor": "learner"}`.
+      gradients: gradients per step, epochs times minibatches; a learner's seconds become as many jobs.
     """
     log, now = JobLog(path), 0.0
     for step in steps:
         for key, kind in keys.items():
-            log.add(kind, now, now + step[key], id=0)
-            now += step[key]
+            for _ in range(parts := gradients if kind == "learner" else 1):
+                log.add(kind, now, now := now + step[key] / parts, id=0)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from commands import REPOSITORY
 from training import TINY, steps
 
+from stellaris_jax import load_config
 from stellaris_jax.base.registry import register
 from stellaris_jax.cli import examples as command
+from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline.joblog import durations
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 TINY_OF_ANY = [setting for setting in TINY if not setting.startswith(("env=", "run."))]
@@ -35,8 +39,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_there_are_six_below_sixty_lines() -> None:
-    assert len(EXAMPLES) == 6
+def test_there_are_seven_below_sixty_lines() -> None:
+    assert len(EXAMPLES) == 7
     assert all(len(path.read_text().splitlines()) < 60 for path in EXAMPLES)
 
 
@@ -61,6 +65,29 @@ def test_own_environment(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gymnasium")
     run("own_environment.py", "total_steps=2048")
     assert re.search(r"return -?\d\.\d\d ± ", capsys.readouterr().out)
+
+
+def test_job_log(tmp_path: Path) -> None:
+    """Timings per step, as verl reports them, and timed blocks of code are logs that `delays=trace` reads."""
+    made = runpy.run_path(str(REPOSITORY / "examples" / "job_log.py"))
+    timings = [
+        {"timing_s/gen": 31.0, "timing_s/update_actor": 12.0},
+        {"timing_s/gen": 29.0, "timing_s/update_actor": 8.0},
+    ]
+    keys = {"timing_s/gen": "actor", "timing_s/update_actor": "learner"}
+    made["from_timings"](tmp_path / "verl.jsonl", timings, keys, gradients=4)
+    assert durations(tmp_path / "verl.jsonl", "actor") == [31.0, 29.0]
+    assert durations(tmp_path / "verl.jsonl", "learner") == pytest.approx([3.0] * 4 + [2.0] * 4)
+    log = made["JobLog"](tmp_path / "own.jsonl")
+    for rank in range(2):
+        with log.job("actor", id=rank, version_start=0), log.job("learner", id=rank, version_start=0):
+            time.sleep(0.002)
+    with pytest.raises(ValueError, match="kind must be one of actor, learner, aggregate, loader, not actr"):
+        log.add("actr", 0.0, 1.0)
+    for name, workers in (("verl", 1), ("own", 2)):
+        config = load_config(["delays=trace", f"delays.log={tmp_path / name}.jsonl"])
+        assert (config.system.learners, config.platform.actors) == (workers, workers)
+        assert Timeline.of(config, 0).next_round().groups
 
 
 def test_exported_policy(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

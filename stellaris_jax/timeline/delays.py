@@ -28,6 +28,8 @@ ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader", "ac
 BLOCK = 1024
 MOST_BLOCKS = 64
 """Blocks that a stream keeps for access out of order."""
+OPTIONAL_JOBS = ("aggregate", "loader")
+"""Kinds of jobs that take no time if a log has none of them."""
 WORKERS = {"delays.learner": "system.learners", "delays.actor": "platform.actors"}
 """Numbers of workers that a log of jobs provides, by delay section."""
 
@@ -175,9 +177,9 @@ class Traced(Measured):
     """Durations of the jobs of one kind in a log, in order and repeated.
 
     The log is JSONL or CSV: `kind` (learner, actor, aggregate or loader), `start` and `end` of each job. The page on
-    logs of jobs describes the optional columns. A live run's `trace.jsonl.gz` is a log, too. If the log has no loader
-    jobs, loading takes no time. `system.learners` and `platform.actors` default to the numbers of distinct `id`s.
-    `train` and `plot --timeline` compare the log's staleness with the simulator's prediction.
+    logs of jobs describes the optional columns. A live run's `trace.jsonl.gz` is a log, too. Loading and aggregating
+    take no time if the log has no such jobs. `system.learners` and `platform.actors` default to the numbers of distinct
+    `id`s. `train` and `plot --timeline` compare the log's staleness with the simulator's prediction.
     """
 
     log: str = knob("", "log of jobs: a file of JSONL or CSV, or the directory of a live run")
@@ -187,7 +189,7 @@ class Traced(Measured):
     def __init__(self, seconds: float = 1.0, options: Mapping[str, Any] | None = None):
         super().__init__(seconds, options)
         if self.log and not self.table:
-            self.table = tuple(durations(Path(self.log), self.job)) or (0.0,) * (self.job == "loader")
+            self.table = tuple(durations(Path(self.log), self.job)) or (0.0,) * (self.job in OPTIONAL_JOBS)
 
     @classmethod
     def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:

@@ -24,6 +24,7 @@ from stellaris_jax.many.choose.files import (
     resume_command,
 )
 from stellaris_jax.many.choose.objective import (
+    PENALTY,
     Goal,
     Reached,
     default_target,
@@ -36,7 +37,7 @@ from stellaris_jax.many.choose.objective import (
     to_target,
 )
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, timing
-from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
+from stellaris_jax.many.choose.stage import Stage, evaluations, is_over, pace
 from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
 from stellaris_jax.report.runs import planned_evaluations, read_run
 from stellaris_jax.telemetry.format import duration, plural
@@ -262,14 +263,15 @@ class _Work:
         baselines = [number for number in finalists if self.candidates[number].arm.baseline]
         others = [number for number in finalists if number not in baselines]
         left, most = JUDGED_BY * self.options.budget - self.decisions.seconds, self.options.fresh_seeds
+        measured = pace([self.candidates[number].config for number in finalists])
         for count in range(len(others), -1, -1):
             chosen = [*others[:count], *baselines]
-            rounds = sum(self.candidates[number].config.rounds for number in chosen)
-            each = self.stage.pace * rounds  # seconds for a seed
-            seeds = most if each * most <= left else int(left / each)
+            each = measured.each * sum(self.candidates[number].config.rounds for number in chosen)  # seconds of a seed
+            start = measured.start * len(chosen)
+            seeds = most if start + each * most <= left else int((left - start) / each) if each else 0
             if chosen and seeds >= min(most, FEWEST_SEEDS) and (count or not others):
                 return {"numbers": [number for number in finalists if number in chosen], "seeds": seeds}
-        needed = (self.decisions.seconds + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
+        needed = (self.decisions.seconds + start + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
         raise RunError(
             f"{self.directory}: the budget of {duration(self.options.budget)} leaves no time to judge a candidate on "
             f"fresh seeds; continue with: {resume_command(self.directory)} --budget {math.ceil(needed / 60)}m"
@@ -308,7 +310,10 @@ class _Work:
         runs = {config.system.learners: evaluations(config) for config in configs}
         cutoff = max([rows[-1][goal.axis] for rows in runs.values() if rows], default=0.0)
         cutoff = max(cutoff, self.cutoff)
-        scalings = [Scaling(learners, best.values[:seeds], best.timing.staleness)]
+        own_values = best.values[:seeds]
+        if goal.target is not None:  # the longest run, and so the penalty, may be another one now
+            own_values = [PENALTY * cutoff if own == PENALTY * self.cutoff else own for own in own_values]
+        scalings = [Scaling(learners, own_values, best.timing.staleness)]
         for config, there in zip(configs, self.decisions["scaled"], strict=True):
             if not there:
                 continue

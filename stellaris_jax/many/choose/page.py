@@ -101,13 +101,13 @@ def _ranking(answer: Answer) -> str:
                 figure(value(answer, own), mean),
                 Cell(interval_bar(mean, low, high, span, own.values)),
                 words("" if difference is None else ratio(answer, difference)),
-                words("first" if difference is None else "separated" if difference.separated else "not separated"),
+                words("best" if difference is None else "separated" if difference.separated else "not separated"),
             ]
         )
-    heads = ["candidate", _measure(answer), "", "the first is", "after Holm"]
+    heads = ["candidate", _measure(answer), "", "the best is", "paired t-test, Holm"]
     note = (
-        "± and the thick strokes are 95 % intervals over seeds (Student's t); thin strokes are seeds. Ratios are "
-        "geometric means over the same seeds."
+        "± and the thick strokes are 95 % intervals over seeds (Student's t); thin strokes are seeds. Rows are in "
+        "order of means. Ratios and tests are of geometric means over the same seeds, so a ratio may be below 1."
     )
     penalty = (
         ""

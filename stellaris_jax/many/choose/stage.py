@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -31,6 +33,31 @@ def is_over(config: Config, goal: Goal) -> bool:
     return any([watch(row) for row in evaluations(config)])
 
 
+class Pace(NamedTuple):
+    """Real seconds that runs take, one at a time.
+
+    Attributes:
+      start: seconds until the first evaluation is done: building, compiling, and the first rounds.
+      each: seconds for a round of one seed, once everything is compiled.
+    """
+
+    start: float
+    each: float
+
+
+def pace(configs: Sequence[Config]) -> Pace:
+    """Median pace of runs, from the records of their evaluations; rounds that compiled something count little."""
+    starts, rounds = [0.0], [0.0]
+    for config in configs:
+        rows = evaluations(config)
+        starts += [row["wall_seconds"] for row in rows[:1]]
+        rounds += [
+            (late["wall_seconds"] - early["wall_seconds"]) / (late["round"] - early["round"]) / config.num_seeds
+            for early, late in pairwise(rows)
+        ]
+    return Pace(median(starts[1:] or starts), median(rounds[1:] or rounds))
+
+
 class Stage:
     """Training of runs within the budget of a choice.
 
@@ -38,14 +65,10 @@ class Stage:
       directory: directory of the choice.
       options: options of the choice.
       decisions: count the real seconds.
-
-    Attributes:
-      pace: real seconds for a round of one seed, measured in the last stage; 0 before any.
     """
 
     def __init__(self, directory: Path, options: Options, decisions: Decisions):
         self.directory, self.options, self.decisions = directory, options, decisions
-        self.pace = 0.0
 
     def to_target(self, configs: Sequence[Config], goal: Goal, unit: str) -> None:
         """Train runs until every seed has reached the target, or to the end, whatever the budget says."""
@@ -69,8 +92,7 @@ class Stage:
             return
         sizes = [config.env.num_envs * config.algorithm.rollout_length * config.num_seeds for config in configs]
         steps = [size * watch.round for size, watch in zip(sizes, watches, strict=True)]
-        deadline, begin = share * self.options.budget, self.decisions.seconds
-        before = sum(_done(config) for config in configs)
+        deadline = share * self.options.budget
 
         def farewell() -> str:
             return f"stopped after {duration(self.decisions.seconds)}; continue with: {resume_command(self.directory)}"
@@ -91,13 +113,5 @@ class Stage:
             )
             queue.through()
         self.decisions.save()
-        if trained := sum(_done(config) for config in configs) - before:
-            self.pace = (self.decisions.seconds - begin) / trained
         if queue.outcome.error is not None:
             raise queue.outcome.error
-
-
-def _done(config: Config) -> int:
-    """Rounds times seeds that a run has trained, to its last evaluation."""
-    rows = evaluations(config)
-    return rows[-1]["round"] * config.num_seeds if rows else 0

@@ -29,22 +29,31 @@ def lines(answer: Answer) -> list[str]:
     ]
 
 
+def amount(answer: Answer, shown: str) -> str:
+    """Amount with the unit of the goal: `return 12`, `12 s` or `$12`."""
+    return {"return": f"return {shown}", "seconds": f"{shown} s", "dollars": f"${shown}"}[answer.goal.measure]
+
+
 def value(answer: Answer, own: Judged) -> str:
     """Mean of a result with its interval, and how many seeds reached the target."""
     middle, half = own.interval
     shown = f"{significant(middle)} ± {significant(half, 2)}" if math.isfinite(half) else significant(middle)
-    measure = answer.goal.measure
-    if measure == "return":
-        return f"return {shown}"
-    shown = f"{shown} s" if measure == "seconds" else f"${shown}"
-    seeds = len(own.values)
-    return shown if own.reached == seeds else f"{shown} ({own.reached} of {seeds} seeds reached it)"
+    shown, seeds = amount(answer, shown), len(own.values)
+    return shown if own.reached in (None, seeds) else f"{shown} ({own.reached} of {seeds} seeds reached it)"
 
 
 def _use(answer: Answer, best: Judged) -> str:
-    if answer.goal.target is None:
+    target = answer.goal.target
+    if target is None:
         return f"Use {name(best)}: {value(answer, best)}."
-    return f"Use {name(best)}: it reaches a return of {answer.goal.target:g} in {value(answer, best)}."
+    chosen = "" if answer.choice.options.target is not None else " (chosen from the search)"
+    if not best.reached:
+        return (
+            f"No finalist reached a return of {target:g}{chosen}: raise total_steps, or lower --target. The highest "
+            f"return has {name(best)}."
+        )
+    simulated = value(answer, best).replace(" s", " simulated seconds", 1)
+    return f"Use {name(best)}. It reaches a return of {target:g}{chosen} in {simulated}."
 
 
 def name(own: Judged) -> str:
@@ -52,24 +61,28 @@ def name(own: Judged) -> str:
     return f"{own.name} with learning rate {own.learning_rate:g}"
 
 
-def ratio(answer: Answer, difference: Difference) -> str:
-    """Comparison in words: `2.1 times as fast (1.8 to 2.4)`."""
-    low, high = significant(difference.low, 2), significant(difference.high, 2)
+def ratio(answer: Answer, difference: Difference, other: str = "") -> str:
+    """Comparison in words, perhaps with the other's name: `2.1 times as fast as async (1.8 to 2.4)`."""
+    interval = f"({significant(difference.low, 2)} to {significant(difference.high, 2)})"
     if answer.goal.target is None:
-        return f"return higher by {significant(difference.ratio)} ({low} to {high})"
-    return f"{significant(difference.ratio, 2)} times {FASTER[answer.goal.measure]} ({low} to {high})"
+        than = f" than that of {other}" if other else ""
+        return f"return higher by {significant(difference.ratio)}{than} {interval}"
+    faster = FASTER[answer.goal.measure] + (f" as {other}" if other else "")
+    return f"{significant(difference.ratio, 2)} times {faster} {interval}"
 
 
 def _against(answer: Answer, compared: list[Difference]) -> str:
     baselines = {own.arm.name for own in answer.choice.candidates if own.arm.baseline}
     parts = [
-        f"{own.name}: {ratio(answer, difference)}"
+        ratio(answer, difference, own.name) + ("" if difference.separated else ", not separated")
         for own, difference in zip(answer.results[1:], compared, strict=True)
         if own.name in baselines
     ]
     if not parts:
-        return "Against the baselines: it is a baseline itself, and the other was not judged."
-    return f"On equal hardware, against {'; against '.join(parts)}."
+        is_one = answer.results[0].name in baselines
+        return "Against baselines: it is one itself, and no other was judged." if is_one else "No baseline was judged."
+    verb = "it has a" if answer.goal.target is None else "it is"
+    return f"On equal hardware {verb} {'; '.join(parts)}."
 
 
 def _ties(answer: Answer, compared: list[Difference]) -> str:
@@ -84,42 +97,46 @@ def _ties(answer: Answer, compared: list[Difference]) -> str:
 
 def _staleness(answer: Answer, best: Judged) -> str:
     own = best.timing
-    versions = f"gradients are {significant(own.staleness, 2)} versions stale and data {significant(own.data_lag, 2)}"
+    versions = (
+        f"Staleness: gradients are {significant(own.staleness, 2)} versions old on average, and data "
+        f"{significant(own.data_lag, 2)}."
+    )
     if not answer.scalings:
-        return f"How stale: {versions}, on average; other numbers of learners were not tried."
+        alone = answer.choice.candidates[best.number].arm.one_learner
+        reason = "as it is one learner" if alone else "for lack of time or of further learners"
+        return f"{versions} Other numbers of learners were not tried, {reason}."
     few, _ = enough(answer.scalings, answer.goal)
-    tried = ", ".join(f"{own.learners}: {significant(mean(own.values))}" for own in answer.scalings)
+    tried = ", ".join(f"{own.learners}: {amount(answer, significant(mean(own.values)))}" for own in answer.scalings)
     helps = (
         f"more than {few} are not shown to help"
         if few < answer.scalings[-1].learners
         else "even the most that were tried help"
     )
-    return f"How stale: {versions}, on average. Learners ({answer.goal.measure}) {tried}: {helps}."
+    return f"{versions} By number of learners, {tried}: {helps}."
 
 
 def _slower(answer: Answer) -> str:
-    if answer.goal.measure != "seconds":
-        return "Slower jobs: foretold for seconds only."
+    if answer.goal.target is None:
+        return "Slower jobs: foretold for seconds and dollars only."
+    if not answer.results[0].reached:
+        return "Slower jobs: nothing is foretold, because no seed reached the target."
     parts = []
     for kind, timings in answer.slower.items():
-        times = [(foretold(own, other), own) for own, other in zip(answer.results, timings, strict=True)]
-        known = [(seconds, own) for seconds, own in times if seconds is not None]
-        if known:
-            seconds, own = min(known, key=lambda pair: pair[0])
-            still = "it stays first" if own is answer.results[0] else f"{name(own)} leads"
-            parts.append(f"with {kind} twice as slow {still} ({significant(seconds)} s)")
-    if not parts:
-        return "Slower jobs: nothing is foretold, because no seed reached the target."
-    return f"From the timeline, if as many rounds are needed: {', '.join(parts)}."
+        times = [foretold(own, other, answer.goal) for own, other in zip(answer.results, timings, strict=True)]
+        first = times.index(min(times))
+        leads = "it stays first" if first == 0 else f"{name(answer.results[first])} leads"
+        parts.append(f"with {kind} twice as slow {leads} ({amount(answer, significant(times[first]))})")
+    return f"Foretold from timelines, for as many rounds: {'; '.join(parts)}."
 
 
 def _sure(answer: Answer) -> str:
-    options = answer.choice.options
-    searched = plural(answer.tried, "candidate")
+    options, candidates = answer.choice.options, answer.choice.candidates
+    rates, tried = {own.learning_rate for own in candidates}, {candidates[n].learning_rate for n in answer.rungs[0]}
+    fewer = f" at {len(tried)} of {plural(len(rates), 'learning rate')}" if len(tried) < len(rates) else ""
     return (
-        f"How sure: {searched} searched with {plural(options.seeds, 'seed')}, {len(answer.results)} judged on "
-        f"{plural(len(answer.seeds), 'fresh seed')}; ± is half of a 95 % interval. It took {duration(answer.seconds)} "
-        f"of {duration(options.budget)}."
+        f"How sure: {answer.tried} of {plural(len(candidates), 'candidate')}{fewer} searched with "
+        f"{plural(options.seeds, 'seed')}; {len(answer.results)} judged on {plural(len(answer.seeds), 'fresh seed')}; "
+        f"± is half of a 95 % interval. It took {duration(answer.seconds)} of {duration(options.budget)}."
     )
 
 

@@ -26,7 +26,6 @@ class Judged(NamedTuple):
       values: seconds or dollars of each seed to the target, unreached ones penalised; or final returns.
       reached: number of seeds that reached the target; `None` without a target.
       returns: last return of each seed.
-      rounds: mean number of rounds to the target, over the seeds that reached it; `None` without any.
       timing: forecast of its timeline.
     """
 
@@ -36,7 +35,6 @@ class Judged(NamedTuple):
     values: list[float]
     reached: int | None
     returns: list[float]
-    rounds: float | None
     timing: Timing
 
     @property
@@ -89,21 +87,16 @@ def judged(
     curves = seed_curves(evaluations, goal.axis)
     returns = final_returns(curves)
     if goal.target is None:
-        return Judged(number, name, learning_rate, returns, None, returns, None, timing)
+        return Judged(number, name, learning_rate, returns, None, returns, timing)
     values = to_target(curves, goal.target, cutoff)
-    rounds = [reached((_rounds(evaluations, len(curve[0])), curve[1]), goal.target) for curve in curves]
-    there = [place for place in rounds if math.isfinite(place)]
-    return Judged(number, name, learning_rate, values, len(there), returns, mean(there) if there else None, timing)
-
-
-def _rounds(evaluations: Sequence[Mapping[str, Any]], size: int) -> np.ndarray:
-    return np.array([row["round"] for row in evaluations], float)[:size]
+    there = sum(math.isfinite(reached(curve, goal.target)) for curve in curves)
+    return Judged(number, name, learning_rate, values, there, returns, timing)
 
 
 def ordered(results: Sequence[Judged], goal: Goal) -> list[Judged]:
-    """Results, best first, by their means."""
+    """Results, best first, by their means, and by last returns if no seed of theirs reached the target."""
     sign = -1.0 if goal.target is None else 1.0
-    return sorted(results, key=lambda own: (sign * own.interval[0], own.number))
+    return sorted(results, key=lambda own: (sign * own.interval[0], -mean(own.returns), own.number))
 
 
 def differences(results: Sequence[Judged], goal: Goal) -> list[Difference]:
@@ -155,6 +148,8 @@ def enough(scalings: Sequence[Scaling], goal: Goal) -> tuple[int, int]:
     raise AssertionError("the best number is among those tried")
 
 
-def foretold(result: Judged, other: Timing) -> float | None:
-    """Seconds to the target with another timeline, as if it took as many rounds; `None` if it was not reached."""
-    return None if result.rounds is None else result.rounds * other.seconds
+def foretold(result: Judged, other: Timing, goal: Goal) -> float:
+    """Mean seconds or dollars to the target with another timeline, as if every seed took as many rounds."""
+    own = result.timing
+    factor = other.dollars / own.dollars if goal.measure == "dollars" else other.seconds / own.seconds
+    return result.interval[0] * factor
