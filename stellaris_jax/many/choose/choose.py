@@ -43,7 +43,7 @@ from stellaris_jax.report.runs import planned_evaluations, read_run
 from stellaris_jax.telemetry.format import duration, plural
 
 FRESH = 1000
-"""Distance of the first fresh seed from the first seed of the search."""
+"""Distance of the first fresh seed from the first seed of the search, unless the search has more seeds."""
 SHARES = (0.30, 0.42, 0.55)
 """Shares of the budget after which no run of a rung starts any more."""
 JUDGED_BY = 0.95
@@ -224,16 +224,14 @@ class _Work:
 
     @property
     def _fresh(self) -> list[int]:
-        first = self.candidates[0].config.seed + FRESH
-        return [first + seed for seed in range(self.decisions["judgement"]["seeds"])]
+        return fresh_seeds(self.candidates[0].config.seed, self.options.seeds, self.decisions["judgement"]["seeds"])
 
     def _judge(self, finalists: list[int], goal: Goal, timings: dict[str, Timing]) -> list[Judged]:
         """Results of finalists and baselines on fresh seeds, best first."""
         if "judgement" not in self.decisions:
             self.decisions.make("judgement", self._affordable(finalists))
         numbers, seeds = self.decisions["judgement"]["numbers"], self.decisions["judgement"]["seeds"]
-        first = self.candidates[0].config.seed + FRESH
-        fresh = {"seed": first, "num_seeds": seeds, "resume": "", "run.dir": ""}
+        fresh = {"seed": self._fresh[0], "num_seeds": seeds, "resume": "", "run.dir": ""}
         configs = [self.candidates[number].config.replace(fresh) for number in numbers]
         configs = laid(self.directory / JUDGED, configs, self.choice.overrides)
         if "judged" not in self.decisions:
@@ -341,6 +339,18 @@ class _Work:
     def _slowed(self, result: Judged, section: str) -> Config:
         config = self.candidates[result.number].config
         return config.replace({"resume": "", "run.dir": ""} | scaled(config, 2.0, [section]))
+
+
+def fresh_seeds(first: int, searched: int, number: int) -> list[int]:
+    """Seeds that judge: none of them is one of the search.
+
+    Args:
+      first: first seed of the search.
+      searched: number of seeds of the search.
+      number: number of fresh seeds.
+    """
+    begin = first + max(FRESH, searched)
+    return list(range(begin, begin + number))
 
 
 def _with_room(config: Config, learners: int) -> Config | None:
