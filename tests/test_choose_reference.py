@@ -127,14 +127,13 @@ SMALL = [
     "env.num_envs=4",
     "algorithm.rollout_length=16",
     "network.hidden=[8]",
-    "total_steps=640",
+    "total_steps=256",
 ]
 
 
 def test_all_candidates_are_billed_and_seeded_alike() -> None:
-    tried, _ = candidates([*SMALL, "system.learners=2", "algorithm.minibatches=2"],
-                          Space({"async": ("system=async",), "stellaris": ("system=stellaris",)}, {}, {}, (), {}, (1.0,)),
-                          Options(seeds=3))  # fmt: skip
+    space = Space({"async": ("system=async",), "stellaris": ("system=stellaris",)}, {}, {}, (), {}, (1.0,))
+    tried, _ = candidates([*SMALL, "system.learners=2", "algorithm.minibatches=2"], space, Options(seeds=3))
     for key in ("seed", "num_seeds", "total_steps", "platform", "prices", "env"):
         assert len({repr(getattr(own.config, key)) for own in tried}) == 1, key
     assert {(own.config.system.learner_billing, own.config.system.actor_billing) for own in tried} == {
@@ -149,9 +148,10 @@ def test_fresh_seeds_are_none_of_the_search(first: int, searched: int, number: i
     assert len(set(fresh)) == number and not set(fresh) & set(range(first, first + searched))
 
 
+@pytest.mark.slow
 def test_one_learner_on_n_slots_learns_what_one_learner_alone_does(tmp_path: Path) -> None:
     """Its updates are equal but for rounding, with gradients clipped after they are averaged."""
-    common = [*SMALL, "total_steps=256", "algorithm.minibatches=2", "algorithm.max_grad_norm=0.5", "evaluation.points=1",
+    common = [*SMALL, "algorithm.minibatches=2", "algorithm.max_grad_norm=0.5", "evaluation.points=1",
               "evaluation.episodes=2", "run.progress=false", "run.loggers=[]", "delays=pareto"]  # fmt: skip
     learned = []
     for name, learners in (("split", 4), ("alone", 1)):
