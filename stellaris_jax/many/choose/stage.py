@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.many.choose.files import Decisions, Options, resume_command
+from stellaris_jax.many.choose.files import Decisions, Options
 from stellaris_jax.many.choose.objective import Goal, Reached
 from stellaris_jax.many.concurrency import stoppable
 from stellaris_jax.many.points import PointQueue
@@ -38,13 +38,14 @@ class Stage:
       directory: directory of the choice.
       options: options of the choice.
       decisions: count the real seconds.
+      resume: command that continues it.
 
     Attributes:
       pace: real seconds for a round of one seed, measured in the last stage; 0 before any.
     """
 
-    def __init__(self, directory: Path, options: Options, decisions: Decisions):
-        self.directory, self.options, self.decisions = directory, options, decisions
+    def __init__(self, directory: Path, options: Options, decisions: Decisions, resume: str):
+        self.directory, self.options, self.decisions, self.resume = directory, options, decisions, resume
         self.pace = 0.0
 
     def to_target(self, configs: Sequence[Config], goal: Goal, unit: str) -> None:
@@ -73,7 +74,7 @@ class Stage:
         before = sum(_done(config) for config in configs)
 
         def farewell() -> str:
-            return f"stopped after {duration(self.decisions.seconds)}; continue with: {resume_command(self.directory)}"
+            return f"stopped after {duration(self.decisions.seconds)}; continue with: {self.resume}"
 
         with (
             closing(SharedDisplay(Console(), steps, set(), unit=unit)) as display,
