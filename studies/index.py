@@ -35,6 +35,7 @@ PAPERS = {
     "nitro": Paper("nitro.study", "Nitro (VLDB'25)", "configs/experiment/nitro"),
     "minionsrl": Paper("minionsrl.study", "MinionsRL (AAAI'24)", "configs/experiment/minionsrl"),
     "actors": Paper("actors.figures", "Asynchronous actors: staleness of data", "studies/actors/cells.py"),
+    "choose": Paper("choose.figures", "Choices beside the best of thirty candidates", "studies/choose/pairs.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 ABOUT = (
