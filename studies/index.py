@@ -69,7 +69,8 @@ def index(results: Path) -> str:
     if newer:
         lines += ["## Newer papers on staleness", "", *_newer(newer)]
     for paper, figures in claims_by_paper.items():
-        lines += _section(paper, figures)
+        if (results / paper).is_dir():
+            lines += _section(paper, figures)
     return "\n".join(lines)
 
 
