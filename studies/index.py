@@ -35,6 +35,7 @@ PAPERS = {
     "nitro": Paper("nitro.study", "Nitro (VLDB'25)", "configs/experiment/nitro"),
     "minionsrl": Paper("minionsrl.study", "MinionsRL (AAAI'24)", "configs/experiment/minionsrl"),
     "actors": Paper("actors.figures", "Asynchronous actors: staleness of data", "studies/actors/cells.py"),
+    "choose": Paper("choose.figures", "Choices beside the best of thirty candidates", "studies/choose/pairs.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 ABOUT = (
@@ -68,7 +69,8 @@ def index(results: Path) -> str:
     if newer:
         lines += ["## Newer papers on staleness", "", *_newer(newer)]
     for paper, figures in claims_by_paper.items():
-        lines += _section(paper, figures)
+        if (results / paper).is_dir():
+            lines += _section(paper, figures)
     return "\n".join(lines)
 
 

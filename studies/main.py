@@ -7,6 +7,7 @@ stellaris-jax reproduce nitro --figure 15                                     ru
 stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl    trained and fine-tuned here
 stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
 stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
+stellaris-jax reproduce choose --results mine/choose                          choices beside all candidates, hours
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
 Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
@@ -28,7 +29,7 @@ from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
-PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "map")
+PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "map")
 INDEX = "index"
 RESULTS = Path("results")
 _NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
@@ -38,6 +39,10 @@ UNUSED: dict[str, dict[str, str]] = {
     "actors": {
         "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",
         "untuned": "every setting is judged at the best of its learning rates",
+    },
+    "choose": {
+        "seeds": "choices search and judge on seeds of their own, and seeds 2000 to 2007 compare all candidates",
+        "untuned": "the learning rate is part of the choice",
     },
     "map": {
         "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",

@@ -28,7 +28,8 @@ def test_every_study_is_in_it() -> None:
 
 def test_claims_stand_with_command_and_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far, near = [10.0, 11.0, 12.0], [1.0, 2.0, 3.0]
-    (tmp_path / "map").mkdir()
+    for study in ("map", "stellaris"):
+        (tmp_path / study).mkdir()
     claims = [more("wide", "AReaL: it is so", far, near), less("narrow", "–", near, near)]
     claims.append(less("wrong", "–", far, near))
     write_claims(corrected(claims), tmp_path / "map" / "claims_lag.csv")

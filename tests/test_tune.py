@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from commands import call, start
+from commands import call, refusal, start
 
 from stellaris_jax import Config, load_config
 from stellaris_jax.base.errors import ConfigError
@@ -18,7 +19,9 @@ from stellaris_jax.report.search import Trial, history_figure, importance_figure
 
 optuna = pytest.importorskip("optuna")
 from stellaris_jax.many import search_store, tune  # noqa: E402
+from stellaris_jax.many.choose.objective import Goal  # noqa: E402
 from stellaris_jax.many.proposals import Halving  # noqa: E402
+from stellaris_jax.many.score import score, shown  # noqa: E402
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",
@@ -221,6 +224,51 @@ def test_rungs_are_those_of_a_trial_that_was_never_stopped() -> None:
     pruned = tune._Pruned(trial, planned=[2, 4, 6], halving=Halving(3, 3, 3), directory=Path())
     assert [pruned(record(number)) for number in (4, 6)] == [False, False]
     assert study.trials[0].intermediate_values == {1: 2.0, 2: 4.0, 3: 6.0}
+
+
+# Targets and fresh seeds ----------------------------------------------------------------------------------------------
+
+
+def rows_of(*points: tuple[float, float]) -> list[dict[str, Any]]:
+    return [{"simulated_seconds": x, "cost_usd": x, "eval_return_mean": y} for x, y in points]
+
+
+def test_scores_put_the_faster_trial_ahead() -> None:
+    goal = Goal("seconds", 10.0)
+    slow, fast = rows_of((5, 0), (15, 20)), rows_of((1, 0), (3, 20))
+    below, lower = rows_of((1, 9), (2, 8)), rows_of((1, 3), (2, 8.5))
+    scores = [score(rows, goal) for rows in (fast, slow, below, lower)]
+    assert scores == sorted(scores, reverse=True) and scores[2] == 9.0
+    assert shown(scores[0], goal) == "return 10 in 2.00 s" and shown(scores[1], goal) == "return 10 in 10.0 s"
+    assert shown(scores[2], goal) == "return 9.00"
+    assert score(slow, Goal("return")) == 20.0 and math.isnan(score([], goal))
+    assert shown(score(fast, Goal("dollars", 10.0)), Goal("dollars", 10.0)) == "return 10 in $2.00"
+
+
+def test_a_search_for_seconds_is_judged_on_fresh_seeds() -> None:
+    arguments = [*SMALL, "--space", space(RATES), "--trials", "3", "--for", "seconds", "--target", "12"]
+    ended = call("tune.py", *arguments, "--fresh-seeds", "2", "--dir", "s")
+    assert ended.returncode == 0, ended.stderr
+    assert "on 2 fresh seeds: seconds to a return of 12 " in ended.stdout
+    best = search_store.open_search(Path("s"))[3].best_trial.number
+    judged = [from_yaml(path) for path in sorted(Path(f"s/judged/{best}").glob("*/config.yaml"))]
+    assert all((config.seed, config.num_seeds) == (1000, 2) for config in judged) and len(judged) == 2 - (best == 0)
+    assert "trial,state,score," in Path("s/trials.csv").read_text()
+    again = call("tune.py", "--resume", "s")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-5:], "nothing is trained again"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--for", "seconds"], "target=None does not go with measure=seconds"),
+        (["--target", "3"], "target=3.0 does not go with measure=return"),
+        (["--for", "fun"], "argument --for"),
+    ],
+)
+def test_targets_that_do_not_fit(options: list[str], told: str) -> None:
+    assert told in refusal("tune.py", *SMALL, "--space", space(RATES), *options)
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------

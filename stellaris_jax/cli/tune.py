@@ -26,8 +26,10 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 from stellaris_jax.config.sources import shipped_configs
 
+MEASURES = ("return", "seconds", "dollars")
 SEEDS = 3
-NEW_SEARCH_ONLY = ("space", "reduction", "seed", "dir", "config-dir")
+FRESH_SEEDS = 5
+NEW_SEARCH_ONLY = ("space", "reduction", "seed", "for", "target", "fresh-seeds", "dir", "config-dir")
 """Options of a new search; a resumed search keeps its own."""
 
 
@@ -47,6 +49,12 @@ def main(argv: Sequence[str]) -> None:
         help="most concurrent trials; by default one per core. With 1, a search repeats exactly",
     )  # fmt: skip
     parser.add_argument("--seed", type=program.seed, metavar="N", help="seed of the search (0)")
+    parser.add_argument("--for", choices=MEASURES, metavar="WHAT", help="return (default), seconds, or dollars")
+    parser.add_argument("--target", type=program.finite, metavar="R", help="return to reach in seconds or dollars")
+    parser.add_argument(
+        "--fresh-seeds", type=program.at_least(0), metavar="N",
+        help="other seeds, on which the best trial is compared with the untuned settings (5); 0: none",
+    )  # fmt: skip
     parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to resume")
     parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune has precedence")
@@ -61,23 +69,27 @@ def main(argv: Sequence[str]) -> None:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
     # Imported late, so that --help and mistakes are answered at once.
-    from stellaris_jax.config.stored import from_yaml
     from stellaris_jax.many import search_store, tune
+    from stellaris_jax.many.judge import judge
+    from stellaris_jax.many.score import shown
 
     search_folder(named_modules(given.overrides))
     trust = program.trust_of(given)
     directory = _new_search(given) if given.resume is None else given.resume
     with program.signalled():
         study = tune.tune(directory, given.trials, trust, given.parallel)
+        config, _, search, _ = search_store.open_search(directory, given.trials, trust)
+        compared = judge(directory, study, config, search, given.parallel) if search.fresh_seeds else ""
     with working(f"writing the page and the tables of {directory}"):
-        written = tune.report(directory, study)
+        written = tune.report(directory, study, search.goal)
     for path in written:
         print(path)
     best, place = study.best_trial, directory / str(study.best_trial.number)
-    config = from_yaml(directory / "config.yaml")
     seeds = "1 seed" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
     budget = f"{config.env.name}, {config.total_steps} env steps, {seeds}"
-    print(f"trial {best.number}: return {best.value:.4g} ({budget}); its run is {place}")
+    print(f"trial {best.number}: {shown(study.best_value, search.goal)} ({budget}); its run is {place}")
+    if compared:
+        print(compared)
     _, overrides = search_store.stored_options(directory)
     if overrides is None:
         print(f"its settings: {place / 'config.yaml'}")
@@ -118,8 +130,9 @@ def _new_search(given: Namespace) -> Path:
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)
-    options = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
-    search = search_store.Search(**{name: value for name, value in options.items() if value is not None})
+    options = {name: getattr(given, name) for name in ("trials", "reduction", "seed", "target", "fresh_seeds")}
+    options = {"fresh_seeds": FRESH_SEEDS} | {name: value for name, value in options.items() if value is not None}
+    search = search_store.Search(measure=getattr(given, "for") or "return", **options)
     if given.dir is not None:
         directory: Path = given.dir
     else:

@@ -16,6 +16,8 @@ from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.tree import Config
+from stellaris_jax.many.choose.objective import Goal
+from stellaris_jax.many.score import score
 from stellaris_jax.many.search_store import STORAGE, storing
 from stellaris_jax.report.runs import SUMMARY, Run, planned_evaluations, read_run
 from stellaris_jax.telemetry.format import significant
@@ -31,16 +33,17 @@ State = optuna.trial.TrialState
 FrozenTrial = optuna.trial.FrozenTrial
 
 
-def corrected(directory: Path, config: Config, study: optuna.Study) -> list[FrozenTrial] | None:
+def corrected(directory: Path, config: Config, study: optuna.Study, goal: Goal) -> list[FrozenTrial] | None:
     """Trials of a study, corrected by their runs; None if no correction is needed.
 
-    Finished trials get the returns of their runs. A finished trial whose run is missing or damaged becomes running
+    Finished trials get the scores of their runs. A finished trial whose run is missing or damaged becomes running
     again, with the same settings. Each correction is reported on stderr.
 
     Args:
       directory: directory of the search.
       config: configuration that is tuned.
       study: study as stored in `study.db`.
+      goal: what trials are compared by.
 
     Raises:
       ConfigError: a run's settings differ from the study and the configuration.
@@ -66,7 +69,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
             _take_up_again(trial, run)
             changed = True
         else:
-            changed |= _correct(trial, run, planned)
+            changed |= _correct(trial, run, planned, goal)
     return trials if changed else None
 
 
@@ -98,9 +101,10 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def evaluated_returns(rows: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
-    """Returns of evaluations, keyed by rung: the number of the planned evaluation, from 1 on."""
-    return {rung_of(row, planned): row["eval_return_mean"] for row in rows if _is_return(row)}
+def evaluated_scores(rows: Sequence[Mapping[str, Any]], planned: Sequence[int], goal: Goal) -> dict[int, float]:
+    """Scores at evaluations, keyed by rung: the number of the planned evaluation, from 1 on."""
+    known = [row for row in rows if _is_return(row)]
+    return {rung_of(row, planned): score(known[: index + 1], goal) for index, row in enumerate(known)}
 
 
 def rung_of(row: Mapping[str, Any], planned: Sequence[int]) -> int:
@@ -146,10 +150,12 @@ def _take_up_again(trial: FrozenTrial, run: Run) -> None:
     trial.state, trial.datetime_complete, trial.values = State.RUNNING, None, None
 
 
-def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
-    """Give a finished trial the returns of its run; returns whether they differed."""
-    returns = evaluated_returns(run.evaluations, planned) if run.curve and run.evaluations else {}
+def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int], goal: Goal) -> bool:
+    """Give a finished trial the scores of its run; returns whether they differed."""
+    returns = evaluated_scores(run.evaluations, planned, goal) if run.curve and run.evaluations else {}
     value = run.summary["eval_return_mean"] if trial.state == State.COMPLETE and run.summary else None
+    if value is not None and goal.target is not None:
+        value = returns[max(returns)] if returns else None
     changed = False
     if value is not None and not (trial.value is not None and math.isclose(trial.value, value, rel_tol=1e-9)):
         wrong = "none" if trial.value is None else significant(trial.value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.loading import checked
+from stellaris_jax.many.choose.objective import AXES, Goal
 from stellaris_jax.many.proposals import Sampler
 from stellaris_jax.many.space import Space
 from stellaris_jax.report.results import points
@@ -31,6 +33,8 @@ from stellaris_jax.runs.run_dir import store, writing
 ABOUT, STORAGE = "tune.yaml", "study.db"
 MOST_TRIALS = 1_000_000
 """Largest number of trials of a search."""
+MOST_SEEDS = 1000
+"""Largest number of fresh seeds."""
 
 
 class StoreError(RunError):
@@ -45,19 +49,42 @@ class Search:
       trials: number of settings to try.
       reduction: one of `reduction` trials continues at every rung; 0 lets all run to their end.
       seed: random seed of the sampler.
+      measure: `return`, or `seconds` or `dollars` to the target.
+      target: return to reach; `None` for the highest return.
+      fresh_seeds: other seeds, on which the best trial and the untuned settings are compared; 0 for none.
     """
 
     trials: int = 32
     reduction: int = 3
     seed: int = 0
+    measure: str = "return"
+    target: float | None = None
+    fresh_seeds: int = 0
 
     def __post_init__(self) -> None:
-        for key, low, high in (("trials", 1, MOST_TRIALS), ("reduction", 0, MOST_TRIALS), ("seed", 0, LAST_SEED)):
+        counts = ("trials", 1, MOST_TRIALS), ("reduction", 0, MOST_TRIALS), ("fresh_seeds", 0, MOST_SEEDS)
+        for key, low, high in (*counts, ("seed", 0, LAST_SEED)):
             value = getattr(self, key)
             if type(value) is not int or not low <= value <= high:
                 raise ConfigError(f"{key} must be an integer from {low} to {high}, not {shown(value)}.")
         if self.reduction == 1:
             raise ConfigError("reduction=1 stops no trial; accepted: 0, which stops none either, or at least 2.")
+        if self.measure not in AXES:
+            raise ConfigError(f"measure must be one of {', '.join(AXES)}, not {shown(self.measure)}.")
+        if (self.target is None) != (self.measure == "return") or not _is_finite(self.target):
+            raise ConfigError(
+                f"target={shown(self.target)} does not go with measure={self.measure}: seconds and dollars need a "
+                "return to reach, and return has none."
+            )
+
+    @property
+    def goal(self) -> Goal:
+        """Goal of the search."""
+        return Goal(self.measure, self.target)
+
+
+def _is_finite(target: Any) -> bool:
+    return target is None or (type(target) in (int, float) and math.isfinite(target))
 
 
 def begin(directory: Path, config: Config, space: Path, search: Search, overrides: Sequence[str] = ()) -> None:
@@ -114,7 +141,7 @@ def stored_options(directory: Path, trials: int | None = None) -> tuple[Search, 
         raise ConfigError(f"{path} has other keys than the options of a search.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return (search if trials is None else Search(trials, search.reduction, search.seed)), overrides
+    return (search if trials is None else replace(search, trials=trials)), overrides
 
 
 def open_search(

@@ -37,8 +37,11 @@ from stellaris_jax.execute.loading import checked
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
+from stellaris_jax.many.choose.objective import Goal
 from stellaris_jax.many.concurrency import in_threads, stoppable
 from stellaris_jax.many.proposals import Halving
+from stellaris_jax.many.score import score
+from stellaris_jax.many.score import shown as in_words
 from stellaris_jax.many.search_check import TO_THE_END, check_settings, corrected, rung_of
 from stellaris_jax.many.search_store import Search, StoreError, open_search, rebuild, resume_command, storing, study_of
 from stellaris_jax.many.space import Space
@@ -47,7 +50,6 @@ from stellaris_jax.report.search import Trial
 from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals
-from stellaris_jax.telemetry.format import significant
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 from stellaris_jax.telemetry.shared_display import PointDisplay, SharedDisplay
 
@@ -66,7 +68,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
       RunError: no trial has a result.
     """
     config, space, search, study = open_search(directory, trials, trust)
-    corrections = corrected(directory, config, study)
+    corrections = corrected(directory, config, study, search.goal)
     if corrections is not None:
         rebuild(directory, study, corrections)
         study = study_of(directory, search)
@@ -189,10 +191,12 @@ class _Trials:
         with storing(self.directory):
             planned = planned_evaluations(config.rounds, config.evaluation.points)
             halving = Halving(self.search.reduction, len(planned), config.evaluation.points)
-            pruned = _Pruned(trial, planned, halving, self.directory)
+            pruned = _Pruned(trial, planned, halving, self.directory, self.search.goal)
         with run_directory(config) as run_dir:
             summary = train_within(run_dir, config, display, self.signals, self._programs, watch=pruned)
-        self._tell(trial, summary["eval_return_mean"], pruned.ended)
+        goal = self.search.goal
+        value = summary["eval_return_mean"] if goal.target is None else score(pruned.rows, goal)
+        self._tell(trial, value, pruned.ended)
 
     def _tell(self, trial: optuna.Trial, value: float | None, pruned: bool = False) -> None:
         states = optuna.trial.TrialState
@@ -220,9 +224,17 @@ class _Pruned:
     Rungs are planned evaluations. So a resumed trial, or one with damaged metrics, has the same rungs as any other.
     """
 
-    def __init__(self, trial: optuna.Trial, planned: Sequence[int], halving: Halving, directory: Path):
-        self.trial, self.planned, self.halving, self.directory = trial, planned, halving, directory
+    def __init__(
+        self,
+        trial: optuna.Trial,
+        planned: Sequence[int],
+        halving: Halving,
+        directory: Path,
+        goal: Goal = Goal("return"),  # noqa: B008  (a named tuple)
+    ):
+        self.trial, self.planned, self.halving, self.directory, self.goal = trial, planned, halving, directory, goal
         self.ended = False
+        self.rows: list[Record] = []
         self.reported = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, row: Record) -> bool:
@@ -231,10 +243,11 @@ class _Pruned:
         if value is None or not math.isfinite(value):
             self.ended = True
         else:
+            self.rows.append(row)
             with storing(self.directory):
                 if rung not in self.reported:  # already reported if the run was stopped right after
-                    self.trial.report(value, rung)
-                    self.reported[rung] = value
+                    self.reported[rung] = score(self.rows, self.goal)
+                    self.trial.report(self.reported[rung], rung)
                 self.ended = not (TO_THE_END in self.trial.user_attrs or self._goes_on(rung))
         return self.ended
 
@@ -244,7 +257,7 @@ class _Pruned:
         return self.halving.goes_on(returns, [t.intermediate_values for t in trials if t.number != self.trial.number])
 
 
-def report(directory: Path, study: optuna.Study) -> list[Path]:
+def report(directory: Path, study: optuna.Study, goal: Goal = Goal("return")) -> list[Path]:  # noqa: B008
     """Write `best.yaml`, `trials.csv` and figures of history and of importance of settings; returns the paths."""
     from stellaris_jax.report.curves import save
     from stellaris_jax.report.search import history_figure, importance_figure
@@ -254,9 +267,9 @@ def report(directory: Path, study: optuna.Study) -> list[Path]:
     best, written = study.best_trial, [directory / "best.yaml", directory / "trials.csv"]
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in best.params.items())
     with writing(directory):
-        note = f"# Trial {best.number} of {len(study.trials)}: return {significant(best.value)}.\n"
+        note = f"# Trial {best.number} of {len(study.trials)}: {in_words(study.best_value, goal)}.\n"
         write_atomically(written[0], note + text)
-        write_atomically(written[1], _table(study))
+        write_atomically(written[1], _table(study, goal))
         written.append(save(history_figure(shown), directory / "history.png"))
         values = [trial.value for trial in study.trials if trial.state == complete]
         if len(values) >= FEWEST and len(set(values)) > 1 and len(best.params) > 1:
@@ -271,11 +284,11 @@ def _returns(trial: optuna.trial.FrozenTrial) -> list[float]:
     return [value for _, value in sorted(trial.intermediate_values.items())]
 
 
-def _table(study: optuna.Study) -> str:
+def _table(study: optuna.Study, goal: Goal) -> str:
     keys, incomplete = sorted({key for trial in study.trials for key in trial.params}), unfinished(study)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["trial", "state", "return", "evaluations", *keys])
+    rows.writerow(["trial", "state", "return" if goal.target is None else "score", "evaluations", *keys])
     for trial in study.trials:
         returns = _returns(trial)
         last = str(returns[-1]) if returns else ""

@@ -35,7 +35,7 @@ TASKS = {
 _FAST_ACTORS = ("delays.actor.kind=constant", "delays.actor.seconds=0.3")
 DELAYS: dict[str, tuple[str, ...]] = {
     "heavy tails": (
-        "delays=pareto", "delays.learner.options.alpha=1.5", "platform.failure=0.05", *_FAST_ACTORS,
+        "delays=pareto", "delays.learner.options.alpha=1.5", "delays.failure=0.05", *_FAST_ACTORS,
         "system.learners=8",
     ),
     "constant": ("delays=constant", "delays.actor.seconds=0.3", "system.learners=8"),

@@ -110,7 +110,7 @@ class _Work:
         self.options, self.directory = choice.options, choice.directory
         self.decisions = Decisions(choice.directory)
         self.candidates = choice.candidates
-        self.stage = Stage(choice.directory, choice.options, self.decisions)
+        self.stage = Stage(choice.directory, choice.options, self.decisions, resume_command(choice.directory))
 
     def answer(self) -> Answer:
         """Go through all stages."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.many.choose.files import Decisions, Options, resume_command
+from stellaris_jax.many.choose.files import Decisions, Options
 from stellaris_jax.many.choose.objective import Goal, Reached
 from stellaris_jax.many.concurrency import stoppable
 from stellaris_jax.many.points import PointQueue
@@ -65,10 +65,11 @@ class Stage:
       directory: directory of the choice.
       options: options of the choice.
       decisions: count the real seconds.
+      resume: command that continues it.
     """
 
-    def __init__(self, directory: Path, options: Options, decisions: Decisions):
-        self.directory, self.options, self.decisions = directory, options, decisions
+    def __init__(self, directory: Path, options: Options, decisions: Decisions, resume: str):
+        self.directory, self.options, self.decisions, self.resume = directory, options, decisions, resume
 
     def to_target(self, configs: Sequence[Config], goal: Goal, unit: str) -> None:
         """Train runs until every seed has reached the target, or to the end, whatever the budget says."""
@@ -95,7 +96,7 @@ class Stage:
         deadline = share * self.options.budget
 
         def farewell() -> str:
-            return f"stopped after {duration(self.decisions.seconds)}; continue with: {resume_command(self.directory)}"
+            return f"stopped after {duration(self.decisions.seconds)}; continue with: {self.resume}"
 
         with (
             closing(SharedDisplay(Console(), steps, set(), unit=unit)) as display,

@@ -1,0 +1,189 @@
+"""Figure of the study and its claims: `scripts/reproduce.py choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris_jax.base.statistics import mean, paired
+from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, save, titled
+from stellaris_jax.report.style import drawing
+from stellaris_jax.telemetry.format import percent
+from studies.choose.pairs import PAIRS, TASKS, Pair
+from studies.choose.runs import OPTIONS, Full, chosen, full
+from studies.claims import Claim, fact, more
+from studies.study import Figure, Study
+
+ENVS = list(TASKS)
+DRAWS = 2000
+"""Random searches that are averaged."""
+DEFAULT = "Stellaris"
+"""Default system of the package, at its configured learning rate."""
+ASYNC = "async"
+HEADER = (
+    "task", "delays", "choice", "learning_rate", "seconds", "best", "best_learning_rate", "best_seconds", "regret",
+    "regret_of_async", "regret_of_random_search", "loss_of_default", "cost", "covered", "judged",
+)  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """Choice of a pair beside all candidates; regrets are shares of the best one's seconds.
+
+    Attributes:
+      pair: the pair.
+      choice: name and learning rate of the choice.
+      seconds: its mean seconds to the target on the study's seeds.
+      best: name and learning rate of the candidate with the lowest mean.
+      best_seconds: its mean seconds.
+      regret: regret of the choice.
+      tuned_async: regret of async at the best of its learning rates.
+      random: mean regret of random searches that cost as much as the choice.
+      default: regret of the default system.
+      cost: real seconds of the choice as a share of those of all candidates.
+      covered: number of stated intervals that cover the mean of the study's seeds.
+      judged: number of stated intervals.
+    """
+
+    pair: Pair
+    choice: tuple[str, float]
+    seconds: float
+    best: tuple[str, float]
+    best_seconds: float
+    regret: float
+    tuned_async: float
+    random: float
+    default: float
+    cost: float
+    covered: int
+    judged: int
+
+
+def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
+    """Outcome of a pair.
+
+    Args:
+      pair: the pair.
+      done: all its candidates.
+      answer: the choice, as `stellaris-jax choose` writes it.
+    """
+    means = [mean(values) for values in done.values]
+    keys = list(zip(done.names, done.rates, strict=True))
+    best = int(np.argmin(means))
+    results = [((own["name"], own["learning_rate"]), own) for own in answer["results"]]
+    choice = results[0][0]
+    cost = answer["seconds"] / done.seconds
+
+    def regret(place: int) -> float:
+        return means[place] / means[best] - 1.0
+
+    covered = [
+        abs(own["mean"] - means[keys.index(key)]) <= own["ci95"] for key, own in results if own["ci95"] is not None
+    ]
+    default = [place for place, (name, _) in enumerate(keys) if name == DEFAULT]
+    return Outcome(
+        pair=pair,
+        choice=choice,
+        seconds=means[keys.index(choice)],
+        best=keys[best],
+        best_seconds=means[best],
+        regret=regret(keys.index(choice)),
+        tuned_async=min(regret(place) for place, (name, _) in enumerate(keys) if name == ASYNC),
+        random=random_search(np.array(done.values), cost),
+        default=regret(default[0]),
+        cost=cost,
+        covered=sum(covered),
+        judged=len(covered),
+    )
+
+
+def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
+    """Mean regret of random searches.
+
+    Each trains random candidates on as many seeds as a choice searches with, chooses the one with the lowest mean, and
+    is judged on the other seeds.
+
+    Args:
+      values: seconds to the target `[candidate, seed]`.
+      cost: cost as a share of that of all candidates on all seeds.
+      draws: number of searches.
+    """
+    count, seeds = values.shape
+    tried = min(count, max(1, round(cost * count * seeds / OPTIONS.seeds)))
+    random = np.random.default_rng(0)
+    best = values.mean(axis=1).min()
+    regrets = []
+    for _ in range(draws):
+        places = random.choice(count, tried, replace=False)
+        order = random.permutation(seeds)
+        few, others = order[: OPTIONS.seeds], order[OPTIONS.seeds :]
+        place = places[int(values[places][:, few].mean(axis=1).argmin())]
+        regrets.append(values[place, others].mean() / best - 1.0)
+    return float(np.mean(regrets))
+
+
+def regret(study: Study) -> list[Claim] | None:
+    """Choices beside the best of thirty candidates, on twelve pairs of a task and delays."""
+    pairs = [pair for pair in PAIRS if study.envs is None or pair.task in study.envs]
+    outcomes = []
+    for pair in pairs:
+        done = full(pair, study)
+        outcomes.append(outcome(pair, done, chosen(pair, study)))
+    study.table("regret", HEADER, [_row(own) for own in outcomes])
+    save(_picture(outcomes), study.picture("regret"))
+    return _claims(outcomes)
+
+
+def _row(own: Outcome) -> list[Any]:
+    figures = (own.regret, own.tuned_async, own.random, own.default, own.cost)
+    return [
+        *own.pair, *own.choice, f"{own.seconds:.6g}", *own.best, f"{own.best_seconds:.6g}",
+        *(f"{figure:.4g}" for figure in figures), own.covered, own.judged,
+    ]  # fmt: skip
+
+
+def _claims(outcomes: Sequence[Outcome]) -> list[Claim]:
+    regrets = [own.regret for own in outcomes]
+    middle, cost = float(np.median(regrets)), max(own.cost for own in outcomes)
+    covered, judged = sum(own.covered for own in outcomes), sum(own.judged for own in outcomes)
+    lost = sum(own.default >= 0.25 for own in outcomes)
+    text = "regret of the choice is lower than that of"
+    of_async, of_random = [own.tuned_async for own in outcomes], [own.random for own in outcomes]
+    return [
+        fact("the median regret of the choice is at most 10 %", "–", percent(middle), middle <= 0.1),
+        more(f"{text} async with a tuned learning rate (paired)", "–", of_async, regrets, test=paired),
+        more(f"{text} random search at equal cost (paired)", "–", of_random, regrets, test=paired),
+        fact(
+            "stated 95 % intervals cover the mean on other seeds in at least 85 %", "–", f"{covered} of {judged}",
+            covered >= 0.85 * judged,
+        ),
+        fact("a choice costs at most a tenth of training all candidates", "–", f"at most {percent(cost)}", cost <= 0.1),
+        fact(
+            "the default system loses 25 % or more on at least three pairs", "–", f"{lost} of {len(outcomes)}",
+            lost >= 3,
+        ),
+    ]  # fmt: skip
+
+
+@drawing()
+def _picture(outcomes: Sequence[Outcome]) -> Any:
+    figure = titled("Regret against the best of thirty candidates, in seconds to the target", height=3.6)
+    axes = figure.subplots()
+    places = np.arange(len(outcomes))
+    series = {
+        "choose": ([own.regret for own in outcomes], BLUE, "o"),
+        "async, tuned": ([own.tuned_async for own in outcomes], VERMILION, "s"),
+        "random search": ([own.random for own in outcomes], GREEN, "^"),
+        "default system": ([own.default for own in outcomes], "0.5", "x"),
+    }
+    for label, (values, colour, marker) in series.items():
+        axes.plot(places, 100 * np.array(values), marker, color=colour, label=label)
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set_xticks(places, [f"{own.pair.task}\n{own.pair.delays}" for own in outcomes], fontsize=TEXT - 2, rotation=45)
+    axes.set_ylabel("regret (%)")
+    axes.legend(fontsize=TEXT - 1)
+    return figure
+
+
+FIGURES: dict[str, Figure] = {"regret": regret}

@@ -1,0 +1,49 @@
+"""Study of choose: regrets and coverage of planted results, and pairs that can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stellaris_jax.many.choose.arms import Space
+from stellaris_jax.many.choose.building import candidates
+from studies.choose.figures import outcome, random_search
+from studies.choose.pairs import FRESH, PAIRS, SPACE
+from studies.choose.runs import OPTIONS, Full
+
+
+def planted() -> Full:
+    """Async at two rates, the default system and the best, which takes 10 s on every seed."""
+    values = [[20.0] * 8, [15.0] * 8, [30.0] * 8, [10.0] * 8]
+    return Full(["async", "async", "Stellaris", "KL gate"], [1e-3, 3e-3, 1e-3, 1e-3], values, [8] * 4, 100.0)
+
+
+def answer(name: str, rate: float, mean: float, ci95: float) -> dict[str, Any]:
+    judged = {"name": name, "learning_rate": rate, "mean": mean, "ci95": ci95}
+    other = {"name": "Stellaris", "learning_rate": 1e-3, "mean": 33.0, "ci95": 2.0}
+    return {"results": [judged, other], "seconds": 8.0}
+
+
+def test_regrets_of_planted_results() -> None:
+    own = outcome(PAIRS[0], planted(), answer("async", 3e-3, 14.5, 1.0))
+    assert (own.regret, own.tuned_async, own.default, own.cost) == (0.5, 0.5, 2.0, 0.08)
+    assert own.best == ("KL gate", 1e-3) and own.best_seconds == 10.0
+    assert (own.covered, own.judged) == (1, 2), "15 lies in 14.5 ± 1, and 30 does not lie in 33 ± 2"
+
+
+def test_random_search_gets_better_with_its_budget() -> None:
+    draw = np.random.default_rng(0)
+    values = np.exp(draw.normal(size=(30, 1)) + 0.1 * draw.normal(size=(30, 8)))
+    regrets = [random_search(values, cost, 300) for cost in (0.01, 0.05, 0.25)]
+    assert regrets == sorted(regrets, reverse=True) and regrets[-1] < 0.1 < regrets[0]
+
+
+@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[-1]], ids="-".join)
+def test_thirty_candidates_can_run(pair: Any) -> None:
+    tried, refused = candidates(pair.overrides, Space.read(SPACE), OPTIONS)
+    assert len(tried) == 30 and not refused
+    searched = {own.config.seed + seed for own in tried for seed in range(own.config.num_seeds)}
+    assert not searched & set(FRESH)
+    assert len({own.config.total_steps for own in tried}) == 1
