@@ -44,6 +44,11 @@ def value(answer: Answer, own: Judged) -> str:
 def _use(answer: Answer, best: Judged) -> str:
     if answer.goal.target is None:
         return f"Use {name(best)}: {value(answer, best)}."
+    if not best.reached:
+        return (
+            f"Nothing judged reaches a return of {answer.goal.target:g} within its steps, so all are ranked alike; "
+            f"a lower --target, or more total_steps, tells them apart. First of them: {name(best)}."
+        )
     return f"Use {name(best)}: it reaches a return of {answer.goal.target:g} in {value(answer, best)}."
 
 
@@ -87,6 +92,8 @@ def _staleness(answer: Answer, best: Judged) -> str:
     versions = f"gradients are {significant(own.staleness, 2)} versions stale and data {significant(own.data_lag, 2)}"
     if not answer.scalings:
         return f"How stale: {versions}, on average; other numbers of learners were not tried."
+    if answer.goal.target is not None and not best.reached:
+        return f"How stale: {versions}, on average. Learners are not compared, because no seed reached the target."
     few, _ = enough(answer.scalings, answer.goal)
     tried = ", ".join(f"{own.learners}: {significant(mean(own.values))}" for own in answer.scalings)
     helps = (

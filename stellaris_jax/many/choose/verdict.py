@@ -91,13 +91,18 @@ def judged(
     if goal.target is None:
         return Judged(number, name, learning_rate, returns, None, returns, None, timing)
     values = to_target(curves, goal.target, cutoff)
-    rounds = [reached((_rounds(evaluations, len(curve[0])), curve[1]), goal.target) for curve in curves]
+    rounds = [reached(curve, goal.target) for curve in seed_curves(_by_round(evaluations, goal.axis), goal.axis)]
     there = [place for place in rounds if math.isfinite(place)]
     return Judged(number, name, learning_rate, values, len(there), returns, mean(there) if there else None, timing)
 
 
-def _rounds(evaluations: Sequence[Mapping[str, Any]], size: int) -> np.ndarray:
-    return np.array([row["round"] for row in evaluations], float)[:size]
+def _by_round(evaluations: Sequence[Mapping[str, Any]], axis: str) -> list[dict[str, Any]]:
+    """Records of evaluations whose axis counts rounds."""
+    returns = [row["per_seed"]["eval_return_mean"] for row in evaluations]
+    return [
+        {"per_seed": {"eval_return_mean": own, axis: [row["round"]] * len(own)}}
+        for row, own in zip(evaluations, returns, strict=True)
+    ]
 
 
 def ordered(results: Sequence[Judged], goal: Goal) -> list[Judged]:
