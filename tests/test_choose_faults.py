@@ -55,6 +55,14 @@ def own(finished: Path) -> Path:
     return Path("c")
 
 
+def alike(directory: str) -> dict[str, Any]:
+    """Answer without times and commands, which depend on the current folder."""
+    document = same(directory)
+    for own in [document, *document["results"]]:
+        del own["command"]
+    return document
+
+
 def refused(*arguments: object, code: int | None = None) -> str:
     """The one line by which a choice ends."""
     done = call("choose.py", *arguments)
@@ -218,13 +226,13 @@ def test_damaged_records_are_told_of(own: Path, name: str) -> None:
 
 
 def test_lost_runs_train_again(own: Path) -> None:
-    before = same("c")
+    before = alike("c")
     for name in ("candidates/1", "judged/0", "learners/0"):
         for path in (own / name).iterdir():
             if path.name != "config.yaml":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     choose("--resume", own)
-    assert same("c") == before
+    assert alike("c") == before
 
 
 @pytest.mark.parametrize("name", ["candidates", "judged", "learners", "judged/0"])
@@ -285,7 +293,7 @@ def test_a_full_disk_drops_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None
         message = refused(*ARGUMENTS, "--dir", "c", code=1)
     assert "Make room, then continue with" in message and "--resume c" in message
     choose("--resume", "c")
-    assert same("c") | {"command": ""} == same("whole") | {"command": ""}
+    assert alike("c") == alike("whole")
 
 
 def test_all_candidates_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +435,7 @@ def test_signals(signum: int, sign: str) -> None:
     assert "continue with: " in output and "--resume c" in output
     choose(*ARGUMENTS, "--dir", "whole")
     choose("--resume", "c")
-    assert same("c") | {"command": ""} == same("whole") | {"command": ""}
+    assert alike("c") == alike("whole")
 
 
 @pytest.mark.thorough
@@ -448,4 +456,4 @@ def test_kills(sign: str) -> None:
         choose("--resume", "c", "--parallel", "2")
     else:
         choose(*ARGUMENTS, "--dir", "c")
-    assert same("c") | {"command": ""} == same("whole") | {"command": ""}
+    assert alike("c") == alike("whole")

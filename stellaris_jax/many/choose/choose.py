@@ -288,15 +288,17 @@ class _Work:
         """
         baselines = [number for number in finalists if self.candidates[number].arm.baseline]
         others = [number for number in finalists if number not in baselines]
-        left, most = JUDGED_BY * self.options.budget - self.decisions.seconds, self.options.fresh_seeds
-        each = 0.0
+        most = self.options.fresh_seeds
+        each = setup = 0.0
         for count in range(len(others), min(1, len(others)) - 1, -1):
             chosen = [*others[:count], *baselines]
             each = self._seconds([self.candidates[number].config for number in chosen])
+            setup = self.decisions.setup * len(chosen)
+            left = JUDGED_BY * self.options.budget - self.decisions.seconds - setup
             seeds = most if each * most <= left else int(max(0.0, left) / each) if each else 0
             if seeds >= min(most, FEWEST_SEEDS):
                 return {"numbers": [number for number in finalists if number in chosen], "seeds": seeds}
-        needed = (self.decisions.seconds + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
+        needed = (self.decisions.seconds + setup + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
         raise RunError(
             f"{self.directory}: the budget of {duration(self.options.budget)} leaves no time to judge a candidate on "
             f"fresh seeds; {self._with_budget(needed)}"
@@ -323,7 +325,7 @@ class _Work:
                 configs.append(config)
         if not configs:
             return []
-        end = self.decisions.seconds + seeds * self._seconds(configs)
+        end = self.decisions.seconds + self.decisions.setup * len(configs) + seeds * self._seconds(configs)
         if not self.decisions.make("learners", end < SCALED_BY * self.options.budget):
             return []
         configs = laid(self.directory / LEARNERS, configs, self.choice.overrides)

@@ -32,19 +32,21 @@ class Decisions:
 
     Attributes:
       pace: real seconds for a round of one seed, measured in the last stage; 0 before any.
+      setup: other real seconds for a run, such as for compiling.
 
     Raises ConfigError if the file is damaged, or belongs to another choice.
     """
 
     def __init__(self, directory: Path, candidates: Sequence[Candidate]):
         self.path = directory / DECISIONS
-        self.pace = 0.0
+        self.pace = self.setup = 0.0
         self._made: dict[str, Any] = {}
         self._spent, self._since = 0.0, time.monotonic()
         self._saved = self._since
         if self.path.is_symlink() or self.path.exists():
             document = _read(self.path)
-            self._made, self._spent, self.pace = document["decisions"], document["seconds"], document.get("pace", 0.0)
+            self._made, self._spent = document["decisions"], document["seconds"]
+            self.pace, self.setup = document.get("pace", 0.0), document.get("setup", 0.0)
             if wrong := _Check(self._made, candidates).wrong():
                 raise ConfigError(f"{self.path} is not as this choice writes it: {wrong} cannot be; {ADVICE}.")
 
@@ -70,7 +72,8 @@ class Decisions:
         """Store decisions and seconds."""
         self._saved = time.monotonic()
         with writing(self.path.parent):
-            document = {"seconds": round(self.seconds, 1), "pace": self.pace, "decisions": self._made}
+            times = {"seconds": round(self.seconds, 1), "pace": self.pace, "setup": self.setup}
+            document = {**times, "decisions": self._made}
             write_atomically(self.path, json.dumps(document, indent=1) + "\n")
 
     def save_seconds(self) -> None:
@@ -87,7 +90,8 @@ def _read(path: Path) -> dict[str, Any]:
         document = json.loads(inputs.read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}; {ADVICE}.") from None
-    numbers: list[Any] = [document.get("seconds"), document.get("pace", 0.0)] if isinstance(document, dict) else [None]
+    document = document if isinstance(document, dict) else {}
+    numbers: list[Any] = [document.get("seconds"), document.get("pace", 0.0), document.get("setup", 0.0)]
     if not all(is_number(number) and number >= 0 for number in numbers) or not isinstance(
         document.get("decisions"), dict
     ):

@@ -166,14 +166,33 @@ class Stage:
             )
             queue.through()
         self._display = None
-        if trained := sum(_done(config) for config in configs) - sum(before):
-            self.decisions.pace = (self.decisions.seconds - begin) / trained
+        self._measure(
+            [
+                (rounds - old, wall - passed)
+                for (rounds, wall), (old, passed) in zip(map(_done, configs), before, strict=True)
+            ],
+            queue.width,
+            self.decisions.seconds - begin,
+        )
         self.decisions.save()
         self._check()
         for number, error in queue.outcome.reasons.items():
             self._raise_if_passing(configs[number], error, has_begun[number])
         if queue.outcome.error is not None:
             raise queue.outcome.error
+
+    def _measure(self, trained: Sequence[tuple[int, float]], width: int, elapsed: float) -> None:
+        """Measure how long a round takes, and what else a run takes, such as compiling.
+
+        Args:
+          trained: rounds times seeds, and seconds of training and evaluation, of each run of a stage.
+          width: concurrent runs.
+          elapsed: real seconds of the stage.
+        """
+        if rounds := sum(count for count, _ in trained):
+            busy = min(elapsed, sum(wall for _, wall in trained) / min(width, len(trained)))
+            self.decisions.pace = busy / rounds
+            self.decisions.setup = (elapsed - busy) / sum(count > 0 for count, _ in trained)
 
     def _raise_if_passing(self, config: Config, error: BaseException, has_begun: bool) -> None:
         """Raise RunError if a run failed for a reason that says nothing about the candidate and can be mended."""
@@ -184,10 +203,10 @@ class Stage:
             raise RunError(f"{config.run.dir}: {cause}. If files are damaged, {MEND}; then {resume}") from error
 
 
-def _done(config: Config) -> int:
-    """Rounds times seeds that a run has trained, to its last evaluation."""
+def _done(config: Config) -> tuple[int, float]:
+    """Rounds times seeds that a run has trained, to its last evaluation, and the real seconds without compiling."""
     rows = run_of(config).evaluations
-    return rows[-1]["round"] * config.num_seeds if rows else 0
+    return (rows[-1]["round"] * config.num_seeds, rows[-1]["wall_seconds"]) if rows else (0, 0.0)
 
 
 def _has_begun(config: Config) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stellaris_jax.base.commands import command
 from stellaris_jax.base.statistics import mean
-from stellaris_jax.many.choose.arms import one_learner_overrides
+from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.choose import Answer
 from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold
 from stellaris_jax.telemetry.format import duration, plural, significant
@@ -72,9 +72,11 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
         for own, difference in zip(answer.results[1:], compared, strict=True)
         if own.name in baselines
     ]
-    if not parts:
+    lacking = [own for own in BASELINES if own in answer.choice.refused]
+    unable = "".join(f" {own} cannot run here: {answer.choice.refused[own]}" for own in lacking)
+    if not parts and not lacking:
         return "Against the baselines: it is a baseline itself, and the other was not judged."
-    return f"On equal hardware, against {'; against '.join(parts)}."
+    return (f"On equal hardware, against {'; against '.join(parts)}." if parts else "Against the baselines:") + unable
 
 
 def _ties(answer: Answer, compared: list[Difference]) -> str:
