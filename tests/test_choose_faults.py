@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import SIGNS, call, ended_by, start
+from commands import REPOSITORY, SIGNS, call, ended_by, start
 from strangers import CODE
 from test_choose import FEW, SMALL, choose, same
 
@@ -390,6 +390,11 @@ def test_empty_paths(name: str) -> None:
 def test_a_directory_that_runs_cannot_have() -> None:
     assert "has a backslash" in refused(*ARGUMENTS, "--dir", "a\\b", code=2)
     assert not Path("a\\b").exists()
+
+
+def test_a_log_and_delays_are_not_mixed() -> None:
+    log = REPOSITORY / "examples" / "cluster" / "jobs.csv"
+    assert "delays=constant and --log both name durations" in refused(*ARGUMENTS, "--log", log, code=2)
 
 
 def test_a_rule_is_named_in_a_space() -> None:

@@ -150,6 +150,8 @@ def _new(given: Namespace) -> Choice:
     log = given.log or given.live
     if log is not None:
         read_log(log)
+        if twice := next((line for line in given.overrides if re.match(r"\+*delays(@\w+)?=", line)), None):
+            raise ConfigError(f"{twice} and --{'log' if given.log else 'live'} both name durations; give one of them.")
     delays = [] if log is None else ["delays=trace", as_override("delays.log", str(log))]
     overrides = [*delays, *given.overrides]
     with working("composing the candidates"):
