@@ -19,6 +19,7 @@ from test_choose import FEW, SMALL, choose, same
 
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config import trust
+from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.many.choose import files
 from stellaris_jax.many.choose.arms import Space
 from stellaris_jax.many.choose.building import candidates
@@ -395,6 +396,13 @@ def test_a_directory_that_runs_cannot_have() -> None:
 def test_a_log_and_delays_are_not_mixed() -> None:
     log = REPOSITORY / "examples" / "cluster" / "jobs.csv"
     assert "delays=constant and --log both name durations" in refused(*ARGUMENTS, "--log", log, code=2)
+
+
+def test_a_log_is_found_from_elsewhere() -> None:
+    shutil.copy(REPOSITORY / "examples" / "cluster" / "jobs.csv", "jobs.csv")
+    arguments = [line for line in ARGUMENTS if line != "delays=constant"]
+    refused(*arguments, "--log", "jobs.csv", "--budget", "0.01s", "--dir", "c", code=1)
+    assert Path(from_yaml("c/candidates/0/config.yaml").delays.log).is_absolute()
 
 
 def test_a_rule_is_named_in_a_space() -> None:

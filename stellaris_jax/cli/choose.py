@@ -152,7 +152,7 @@ def _new(given: Namespace) -> Choice:
         read_log(log)
         if twice := next((line for line in given.overrides if re.match(r"\+*delays(@\w+)?=", line)), None):
             raise ConfigError(f"{twice} and --{'log' if given.log else 'live'} both name durations; give one of them.")
-    delays = [] if log is None else ["delays=trace", as_override("delays.log", str(log))]
+    delays = [] if log is None else ["delays=trace", as_override("delays.log", str(log.absolute()))]
     overrides = [*delays, *given.overrides]
     with working("composing the candidates"):
         tried, refused = candidates(overrides, space, options, given.config_dir)
