@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from choices import FEW, SMALL, choose, same
 from commands import REPOSITORY, SIGNS, call, ended_by, start
 from strangers import CODE
-from test_choose import FEW, SMALL, choose, same
 
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config import trust
