@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from commands import call
+from commands import SIGNS, call
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=1024",
@@ -34,3 +34,25 @@ def same(directory: str) -> dict[str, Any]:
     del document["seconds"]
     document["answer"][-1] = document["answer"][-1].partition("It took")[0]
     return document
+
+
+ONE = {"systems": {"async": ["system=async"]}, "learning_rates": [1]}
+ARGUMENTS = [*SMALL, "--space", "space.yaml", "--target", "15", *FEW]
+
+
+def alike(directory: str) -> dict[str, Any]:
+    """Answer without times and commands, which depend on the current folder."""
+    document = same(directory)
+    for own in [document, *document["results"]]:
+        del own["command"]
+    return document
+
+
+def refused(*arguments: object, code: int | None = None) -> str:
+    """The one line by which a choice ends."""
+    done = call("choose.py", *arguments)
+    assert "Traceback" not in done.stderr, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith((*SIGNS, "composing"))]
+    assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
+    assert lines[-1].startswith("error: ") and lines[-1].isprintable(), done.stderr
+    return lines[-1]
