@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from choices import FEW, SMALL, answer, choose, same
 from commands import call, refusal, start
 
 from stellaris_jax.config.stored import from_yaml
 
-SMALL = [
-    "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=1024",
-    "algorithm.anneal=false", "evaluation.points=9", "evaluation.episodes=4", "delays=constant", "system.learners=2",
-    "algorithm.minibatches=2",
-]  # fmt: skip
 SPACE = {
     "systems": {"async": ["system=async"], "the same": ["system=async"], "broken": ["system.rho=-1"]},
     "learning_rates": [1, 4],
 }
-FEW = ["--seeds", "1", "--fresh-seeds", "2", "--budget", "10m"]
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text(yaml.safe_dump(SPACE))
-
-
-def choose(*arguments: object) -> str:
-    """Output of a choice that succeeds."""
-    done = call("choose.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def answer(directory: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((Path(directory) / "choice.json").read_text())
-    return document
-
-
-def same(directory: str) -> dict[str, Any]:
-    """Answer without the time that it took and the directory's name."""
-    document = answer(directory)
-    del document["seconds"]
-    document["answer"][-1] = document["answer"][-1].partition("It took")[0]
-    return document
 
 
 def test_a_choice_from_the_command_to_the_page() -> None:

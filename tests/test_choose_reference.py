@@ -16,7 +16,6 @@ from scipy import stats
 from stellaris_jax import load_config, load_policy, train
 from stellaris_jax.many.choose.arms import Space, one_learner
 from stellaris_jax.many.choose.building import candidates
-from stellaris_jax.many.choose.choose import fresh_seeds
 from stellaris_jax.many.choose.files import Options
 from stellaris_jax.many.choose.objective import Goal, kept, ranked, to_target
 from stellaris_jax.many.choose.screening import Timing
@@ -140,12 +139,6 @@ def test_all_candidates_are_billed_and_seeded_alike() -> None:
         ("serverless", "serverful")
     }
     assert {own.config.system.learners for own in tried} == {2}
-
-
-@given(st.integers(0, 10**6), st.integers(1, 5000), st.integers(2, 50))
-def test_fresh_seeds_are_none_of_the_search(first: int, searched: int, number: int) -> None:
-    fresh = fresh_seeds(first, searched, number)
-    assert len(set(fresh)) == number and not set(fresh) & set(range(first, first + searched))
 
 
 @pytest.mark.slow

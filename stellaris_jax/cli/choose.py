@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stellaris_jax.base.commands import as_override, named_modules
-from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.errors import ConfigError, printable
 from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
@@ -64,9 +64,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--for", choices=MEASURES, metavar="WHAT", help="seconds (default), dollars, or return")
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="real time to spend, as 90s, 20m or 1h (20m)")
     parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="log of jobs that durations and learners are taken from"
+        "--log", type=program.path, metavar="FILE", help="log of jobs that durations and learners are taken from"
     )
-    parser.add_argument("--live", type=Path, metavar="DIR", help="live run that durations and learners are taken from")
+    parser.add_argument(
+        "--live", type=program.path, metavar="DIR", help="live run that durations and learners are taken from"
+    )
     parser.add_argument("--systems", metavar="A,B", help="systems to choose from; by default all of the space")
     parser.add_argument(
         "--space", metavar="SPACE", help="candidates: a name of configs/choose (default), or a .yaml file"
@@ -81,8 +83,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--parallel", type=program.at_least(1), metavar="N", help="most concurrent runs; one per core by default"
     )
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new choice")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a choice to go on with")
+    parser.add_argument("--dir", type=program.path, metavar="DIR", help="directory of a new choice")
+    parser.add_argument("--resume", type=program.path, metavar="DIR", help="directory of a choice to go on with")
     parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder choose has precedence")
     program.add_trust(parser)
     given = parser.parse_mixed(argv)
@@ -119,7 +121,7 @@ def main(argv: Sequence[str]) -> None:
         print_sentence(console, line)
     for path in written:
         print(path)
-    print(train_command(answer, answer.results[0]))
+    print(printable(train_command(answer, answer.results[0])))
 
 
 def _new_only(given: Namespace) -> str:
@@ -148,7 +150,9 @@ def _new(given: Namespace) -> Choice:
     log = given.log or given.live
     if log is not None:
         read_log(log)
-    delays = [] if log is None else ["delays=trace", as_override("delays.log", str(log))]
+        if twice := next((line for line in given.overrides if re.match(r"\+*delays(@\w+)?=", line)), None):
+            raise ConfigError(f"{twice} and --{'log' if given.log else 'live'} both name durations; give one of them.")
+    delays = [] if log is None else ["delays=trace", as_override("delays.log", str(log.absolute()))]
     overrides = [*delays, *given.overrides]
     with working("composing the candidates"):
         tried, refused = candidates(overrides, space, options, given.config_dir)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.live.vitals import ClusterDied
+from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.signals import Abandoned, Signals
-from stellaris_jax.telemetry.shared_display import SharedDisplay
 
 Watch = Callable[[Record], bool]
 """Function called with every evaluation's record; true ends the run. It is pickled for workers of a cluster."""
+
+
+class Notes(Protocol):
+    """Place of messages, such as a `SharedDisplay`."""
+
+    def note(self, text: str) -> None:
+        """Show a message."""
+
+    def close(self) -> None:
+        """End the display; a second call does nothing."""
 
 
 def to_the_end(record: Record) -> bool:
@@ -27,7 +40,7 @@ class WorkerLost(Exception):
 
 
 @contextmanager
-def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
+def stoppable(display: Notes, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
     """Context in which a signal stops the runs that share the `Signals`.
 
     Args:
@@ -55,6 +68,15 @@ def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], st
         if signals.caught:
             leave()
             raise Interrupted(signals.caught[0], directory)
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Whether an error comes from writing files, which would hit other runs as well."""
+    if isinstance(error, CheckpointError):
+        return error.__cause__ is not None  # without a cause, no checkpoint could be read
+    if isinstance(error, RunError):
+        return isinstance(error.__cause__, OSError)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def in_threads(width: int, name: str, worker: Callable[[], None]) -> None:

@@ -13,7 +13,8 @@ from stellaris_jax.base.statistics import mean_ci95, paired
 from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
-from stellaris_jax.many.choose.files import Decisions, Options, laid
+from stellaris_jax.many.choose.decisions import Decisions
+from stellaris_jax.many.choose.files import NOWHERE, Options, laid
 from stellaris_jax.many.choose.objective import Goal, final_returns, seed_curves, to_target
 from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
 from stellaris_jax.many.search_store import Search, resume_command
@@ -39,14 +40,16 @@ def judge(directory: Path, study: optuna.Study, config: Config, search: Search, 
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: a run has no result.
     """
-    fresh = {"seed": config.seed + FRESH, "num_seeds": search.fresh_seeds, "resume": "", "run.dir": ""}
+    fresh = {"seed": config.seed + FRESH, "num_seeds": search.fresh_seeds} | NOWHERE
     untuned = config.replace(fresh)
     tuned = checked(untuned.replace(renamed(study.best_trial.params, config)))
     configs = [tuned] if tuned == untuned else [tuned, untuned]
     place = directory / "judged" / str(study.best_trial.number)
     configs = laid(place, configs, ())
     options, goal = Options(budget=math.inf, parallel=parallel), search.goal
-    Stage(directory, options, Decisions(place), resume_command(directory)).to_target(configs, goal, "settings")
+    stage = Stage(directory, options, Decisions(place, ()), print, resume_command(directory))
+    with stage.stoppable():
+        stage.to_target("results", configs, goal, "settings")
     if not all(is_over(own, goal) for own in configs):
         raise RunError(f"{place}: a run on fresh seeds has no result.")
     return _sentence(search.fresh_seeds, _values(configs, goal), goal)

@@ -38,14 +38,17 @@ class Outcome:
     Attributes:
       failed: numbers of the points without a result.
       error: first unforeseen error.
+      reasons: error of each point without a result.
     """
 
     failed: list[int] = field(default_factory=list)
     error: BaseException | None = None
+    reasons: dict[int, BaseException] = field(default_factory=dict)
 
     def add(self, number: int, error: BaseException) -> None:
         """Record a failed point and report the reason."""
         self.failed.append(number)
+        self.reasons[number] = error
         if isinstance(error, ConfigError | RunError):
             warn_on_stderr(f"error: {error}")
             return

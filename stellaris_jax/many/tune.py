@@ -10,7 +10,6 @@ that was killed and resumed proposes and finds the same as an uninterrupted one.
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import math
@@ -38,7 +37,7 @@ from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.choose.objective import Goal
-from stellaris_jax.many.concurrency import in_threads, stoppable
+from stellaris_jax.many.concurrency import in_threads, is_of_disk, stoppable
 from stellaris_jax.many.proposals import Halving
 from stellaris_jax.many.score import score
 from stellaris_jax.many.score import shown as in_words
@@ -148,7 +147,7 @@ class _Trials:
         except (Interrupted, StoreError):
             raise
         except (Exception, SystemExit) as error:
-            if _is_of_disk(error):
+            if is_of_disk(error):
                 resume = f"continue with: {resume_command(self.directory)}"
                 cause = inputs.reason(error) if isinstance(error, Exception) else error
                 raise StoreError(f"trial {trial.number}: {cause}. Make room, then {resume}") from error
@@ -207,15 +206,6 @@ class _Trials:
                 self.study.tell(trial, state=states.PRUNED)
             else:
                 self.study.tell(trial, value)
-
-
-def _is_of_disk(error: BaseException) -> bool:
-    """Whether an error comes from writing files, which would hit other trials as well."""
-    if isinstance(error, CheckpointError):
-        return error.__cause__ is not None  # without a cause, no checkpoint could be read
-    if isinstance(error, RunError):
-        return isinstance(error.__cause__, OSError)
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Pruned:

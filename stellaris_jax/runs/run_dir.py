@@ -44,12 +44,12 @@ def run_directory(config: Config) -> Iterator[Path]:
         # TensorStore, which writes checkpoints, takes backslashes for slashes.
         raise ConfigError(f"{str(place.absolute())!r} has a backslash, or letters that cannot be printed, in its path.")
     if config.resume:
-        with _locked(place):
+        with locked(place):
             yield place
         return
     path, made = _named(config) if config.run.dir else (_numbered(config), True)
     _refuse_contents(path)
-    with _locked(path):
+    with locked(path):
         _refuse_contents(path)  # another process may have been quicker
         try:
             yield path
@@ -155,8 +155,8 @@ def _contents(path: Path) -> list[str]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a run directory; the operating system releases it however the process ends."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory; the operating system releases it however the process ends."""
     try:
         lock = open_for_update(path / LOCK)
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +23,8 @@ BASELINES: dict[str, tuple[str, ...]] = {
     name: ("system=allreduce", "system.actors=barrier") for name in (ALL_REDUCE, ONE_LEARNER)
 }
 """Overrides of the baselines, by name; they are judged whatever else a choice tries."""
+LONGEST_NAME = 80
+"""Largest number of letters in the name of a system, kind of actors, preset or correction."""
 LIST = "{} must be a list of overrides, such as [system=async], not {}."
 
 
@@ -103,10 +107,20 @@ class Space(NamedTuple):
                 f"{shown(factors)}."
             )
         names = [*named["systems"], *named["presets"]]
-        for name in alone if isinstance(alone, list) else [alone]:
+        if not isinstance(alone, list):
+            raise ConfigError(f"{path}: one_learner must be a list of names of systems, not {shown(alone)}.")
+        for name in alone:
             if name not in names:
                 raise ConfigError(f"{path}: one_learner has {shown(name)}, which is none of {', '.join(names)}.")
-        return cls(**named, one_learner=tuple(alone), learning_rates=tuple(map(float, factors)))
+        distinct = tuple(dict.fromkeys(map(float, factors)))
+        space = cls(**named, one_learner=tuple(alone), learning_rates=distinct)
+        counts = Counter(arm.name for arm in space.arms())
+        if twice := next((name for name, count in counts.items() if count > 1), None):
+            raise ConfigError(
+                f"{path}: two candidates are called {shown(twice)}; names of systems, actors, presets and "
+                "corrections must tell them apart."
+            )
+        return space
 
     def only(self, names: Sequence[str]) -> Space:
         """Space of some systems and presets. Raises ConfigError for a name that is neither."""
@@ -140,7 +154,7 @@ class Space(NamedTuple):
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _named(tree: Any, place: str) -> dict[str, tuple[str, ...]]:
@@ -149,9 +163,18 @@ def _named(tree: Any, place: str) -> dict[str, tuple[str, ...]]:
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{place} must map names to lists of overrides, not {shown(tree)}.")
     for name, lines in tree.items():
-        if not (isinstance(lines, list) and all(isinstance(line, str) and "=" in line for line in lines)):
+        if not (isinstance(name, str) and name.isprintable() and len(name) <= LONGEST_NAME):
+            raise ConfigError(
+                f"{place}: {shown(name)} is no name; accepted: a text of at most {LONGEST_NAME} printable letters."
+            )
+        if not (name or place.endswith("actors")):
+            raise ConfigError(f"{place}: a name is empty.")
+        if not (
+            isinstance(lines, list)
+            and all(isinstance(line, str) and "=" in line and line.isprintable() for line in lines)
+        ):
             raise ConfigError(LIST.format(f"{place}.{name}", shown(lines)))
-    return {str(name): tuple(lines) for name, lines in tree.items()}
+    return {name: tuple(lines) for name, lines in tree.items()}
 
 
 def rates(factors: Sequence[float]) -> list[float]:

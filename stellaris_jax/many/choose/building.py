@@ -7,10 +7,11 @@ from pathlib import Path
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_configs
+from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.arms import Arm, Candidate, Space, one_learner, rates
-from stellaris_jax.many.choose.files import Options
+from stellaris_jax.many.choose.files import FRESH, Options
 from stellaris_jax.many.forecast import plannable
 
 POINTS = 27
@@ -23,6 +24,7 @@ COMMON = {
 """Settings of all candidates, unless the user sets them: rungs need evaluations, and dollars one way of billing."""
 REFUSED: Mapping[str, str] = {
     "system": "the system is what choose chooses; --systems NAME,NAME restricts it",
+    "system.rule": "a file of --space names rules, as in `my rule: [system.rule=my_rule]`",
     "num_seeds": "--seeds N and --fresh-seeds N count seeds",
     "resume": "--resume DIR continues a choice",
     "run.dir": "--dir DIR names the directory",
@@ -64,6 +66,12 @@ def candidates(
         raise ConfigError(next(iter(refused.values())))
     if len(set(refused.values())) == 1 and len(configs) < 2:
         raise ConfigError(next(iter(refused.values())))
+    last = max(config.seed for config in configs.values()) + FRESH + options.fresh_seeds - 1
+    if options.seeds > FRESH or last > LAST_SEED:
+        raise ConfigError(
+            f"--seeds must be at most {FRESH}, and the last fresh seed, seed + {FRESH} + --fresh-seeds - 1 = {last}, "
+            f"at most {LAST_SEED}: seeds that search and seeds that judge differ."
+        )
     tried: list[Candidate] = []
     for factor in rates(space.learning_rates):
         for arm, config in configs.items():

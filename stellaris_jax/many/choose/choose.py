@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.arms import scaled
-from stellaris_jax.many.choose.files import (
-    JUDGED,
-    LEARNERS,
-    Choice,
-    Decisions,
-    laid,
-    resume_command,
-)
+from stellaris_jax.many.choose.decisions import Decisions
+from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command
 from stellaris_jax.many.choose.objective import (
-    PENALTY,
     Goal,
     Reached,
     default_target,
@@ -37,17 +30,18 @@ from stellaris_jax.many.choose.objective import (
     to_target,
 )
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, timing
-from stellaris_jax.many.choose.stage import Stage, evaluations, is_over, pace
+from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
 from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
-from stellaris_jax.report.runs import planned_evaluations, read_run
+from stellaris_jax.report.runs import planned_evaluations
+from stellaris_jax.runs.run_dir import locked
 from stellaris_jax.telemetry.format import duration, plural
 
-FRESH = 1000
-"""Distance of the first fresh seed from the first seed of the search, unless the search has more seeds."""
 SHARES = (0.30, 0.42, 0.55)
 """Shares of the budget after which no run of a rung starts any more."""
 JUDGED_BY = 0.95
 """Share of the budget that may be spent when the finalists are judged."""
+SCALED_BY = 1.05
+"""Share of the budget that may be spent when other numbers of learners have been tried."""
 FEWEST_SEEDS = 5
 """Fewest fresh seeds: those that an interval needs."""
 SCALED_SEEDS = 5
@@ -95,11 +89,19 @@ def choose(choice: Choice, say: Callable[[str], None]) -> Answer:
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: no candidate has a result, or the budget leaves no time to judge one.
     """
-    work = _Work(choice, say)
-    try:
-        return work.answer()
-    finally:
+    with locked(choice.directory):
+        work = _Work(choice, say)
+        answer = None
+        try:
+            with work.stage.stoppable():
+                answer = work.answer()
+        except BaseException:
+            with suppress(RunError):  # the first error tells more
+                work.decisions.save()
+            raise
         work.decisions.save()
+    assert answer is not None, "a stopped choice raises Interrupted"
+    return answer
 
 
 class _Work:
@@ -108,9 +110,9 @@ class _Work:
     def __init__(self, choice: Choice, say: Callable[[str], None]):
         self.choice, self.say = choice, say
         self.options, self.directory = choice.options, choice.directory
-        self.decisions = Decisions(choice.directory)
+        self.decisions = Decisions(choice.directory, choice.candidates)
         self.candidates = choice.candidates
-        self.stage = Stage(choice.directory, choice.options, self.decisions, resume_command(choice.directory))
+        self.stage = Stage(choice.directory, choice.options, self.decisions, say, resume_command(choice.directory))
 
     def answer(self) -> Answer:
         """Go through all stages."""
@@ -131,12 +133,19 @@ class _Work:
     def _screen(self) -> tuple[dict[str, Timing], dict[str, str]]:
         """Forecast of every system, and the dominated ones."""
         first = {own.arm.system: own for own in reversed(self.candidates) if not own.arm.corrected}
+        for own in self.candidates:
+            first.setdefault(own.arm.system, own)  # it can only run with a correction
         if "timings" not in self.decisions:
             self.say(f"timelines of {plural(len(first), 'system')}")
-            self.decisions.make("timings", {name: [*timing(own.config)] for name, own in first.items()})
+            figures = {name: self._timing(own.config) for name, own in first.items()}
+            self.decisions.make("timings", figures)
         timings = {name: Timing(*figures) for name, figures in self.decisions["timings"].items()}
         baselines = [own.arm.name for own in self.candidates if own.arm.baseline]
         return timings, self.decisions.make("dominated", dominated(timings, baselines))
+
+    def _timing(self, config: Config) -> list[float]:
+        with self.stage.during("a timeline"):
+            return [*timing(config)]
 
     # Search --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +157,8 @@ class _Work:
             if name not in self.decisions:
                 keep = kept(len(here), self.options.finalists)
                 self._train_rung(index, here, share)
-                curves = {number: self._curve(number, index) for number in here if self._is_there(number, index)}
+                curves = {number: self._curve(number, index) for number in here}
+                curves = {number: curve for number, curve in curves.items() if self._is_there(number, index)}
                 if not curves:
                     break
                 self.decisions.make(name, ranked(curves, keep, self.options.goal))
@@ -156,8 +166,18 @@ class _Work:
             found.append(ranking)
             here = self._go_on(ranking)
         if not found:
-            raise RunError(f"{self.directory}: no candidate has a result.")
+            raise RunError(f"{self.directory}: no candidate has a result{self._advice()}")
         return found
+
+    def _advice(self) -> str:
+        """End of a sentence on a missing result: how to go on if time was short, else "."."""
+        budget = self.options.budget
+        if self.decisions.seconds < SHARES[0] * budget:
+            return "."
+        return f", because the budget of {duration(budget)} is spent; {self._with_budget(4.0 * budget)}"
+
+    def _with_budget(self, seconds: float) -> str:
+        return f"continue with: {resume_command(self.directory)} --budget {max(1, math.ceil(seconds / 60))}m"
 
     def _go_on(self, ranking: list[int]) -> list[int]:
         """Candidates that go on from a rung: the best ones, and the best one of each baseline."""
@@ -186,9 +206,8 @@ class _Work:
 
     def _is_there(self, number: int, index: int) -> bool:
         """Whether a candidate has reached a rung, or the target before it."""
-        config = self.candidates[number].config
-        run = read_run(Path(config.run.dir), lambda message: None)
-        if not run.evaluations or run.failure is not None:
+        run = run_of(self.candidates[number].config)
+        if not run.evaluations or not run.curve or run.failure is not None:
             return False
         last, target = run.evaluations[-1], self.options.goal.target
         is_reached = target is not None and any(
@@ -208,8 +227,15 @@ class _Work:
         goal = self.options.goal
         if goal.measure == "return" or goal.target is not None:
             return goal
-        curves = [mean_curve(evaluations(self.candidates[n].config), goal.axis) for n in found[-1]]
-        return goal._replace(target=self.decisions.make("target", float(f"{default_target(curves):.4g}")))
+        if "target" not in self.decisions:
+            curves = [mean_curve(evaluations(self.candidates[n].config), goal.axis) for n in found[-1]]
+            if not any(len(y) for _, y in curves):
+                raise RunError(
+                    f"{self.directory}: no evaluation of the search has a return, because no episode ended; accepted: "
+                    "a larger evaluation.max_steps, or --target."
+                )
+            self.decisions.make("target", float(f"{default_target(curves):.4g}"))
+        return goal._replace(target=self.decisions["target"])
 
     def _finalists(self, found: Sequence[Sequence[int]], timings: dict[str, Timing]) -> list[int]:
         """Best candidates of different arms, and the best one of each baseline."""
@@ -224,25 +250,27 @@ class _Work:
 
     @property
     def _fresh(self) -> list[int]:
-        return fresh_seeds(self.candidates[0].config.seed, self.options.seeds, self.decisions["judgement"]["seeds"])
+        first = self.candidates[0].config.seed + FRESH
+        return [first + seed for seed in range(self.decisions["judgement"]["seeds"])]
 
     def _judge(self, finalists: list[int], goal: Goal, timings: dict[str, Timing]) -> list[Judged]:
         """Results of finalists and baselines on fresh seeds, best first."""
         if "judgement" not in self.decisions:
             self.decisions.make("judgement", self._affordable(finalists))
         numbers, seeds = self.decisions["judgement"]["numbers"], self.decisions["judgement"]["seeds"]
-        fresh = {"seed": self._fresh[0], "num_seeds": seeds, "resume": "", "run.dir": ""}
+        first = self.candidates[0].config.seed + FRESH
+        fresh = {"seed": first, "num_seeds": seeds} | NOWHERE
         configs = [self.candidates[number].config.replace(fresh) for number in numbers]
         configs = laid(self.directory / JUDGED, configs, self.choice.overrides)
         if "judged" not in self.decisions:
             self.say(f"{plural(len(numbers), 'finalist')} on {seeds} fresh seeds")
-            self.stage.to_target(configs, goal, "finalists")
-            self.decisions.make("judged", [is_over(config, goal) for config in configs])
+        self.stage.to_target("judged", configs, goal, "finalists")
         runs = [evaluations(config) for config in configs]
         there = [index for index, there in enumerate(self.decisions["judged"]) if there]
         if not there:
-            raise RunError(f"{self.directory}: no finalist has a result.")
-        self.cutoff = cutoff = max(runs[index][-1][goal.axis] for index in there)
+            raise RunError(f"{self.directory}: no finalist has a result; their errors are above.")
+        self.runs = {numbers[index]: runs[index] for index in there}
+        self.cutoff = cutoff = max(rows[-1][goal.axis] for rows in self.runs.values())
         results = []
         for index in there:
             own = self.candidates[numbers[index]]
@@ -260,20 +288,25 @@ class _Work:
         """
         baselines = [number for number in finalists if self.candidates[number].arm.baseline]
         others = [number for number in finalists if number not in baselines]
-        left, most = JUDGED_BY * self.options.budget - self.decisions.seconds, self.options.fresh_seeds
-        measured = pace([self.candidates[number].config for number in finalists])
-        for count in range(len(others), -1, -1):
+        most = self.options.fresh_seeds
+        each = setup = 0.0
+        for count in range(len(others), min(1, len(others)) - 1, -1):
             chosen = [*others[:count], *baselines]
-            each = measured.each * sum(self.candidates[number].config.rounds for number in chosen)  # seconds of a seed
-            start = measured.start * len(chosen)
-            seeds = most if start + each * most <= left else int((left - start) / each) if each else 0
-            if chosen and seeds >= min(most, FEWEST_SEEDS) and (count or not others):
+            each = self._seconds([self.candidates[number].config for number in chosen])
+            setup = self.decisions.setup * len(chosen)
+            left = JUDGED_BY * self.options.budget - self.decisions.seconds - setup
+            seeds = most if each * most <= left else int(max(0.0, left) / each) if each else 0
+            if seeds >= min(most, FEWEST_SEEDS):
                 return {"numbers": [number for number in finalists if number in chosen], "seeds": seeds}
-        needed = (self.decisions.seconds + start + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
+        needed = (self.decisions.seconds + setup + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
         raise RunError(
             f"{self.directory}: the budget of {duration(self.options.budget)} leaves no time to judge a candidate on "
-            f"fresh seeds; continue with: {resume_command(self.directory)} --budget {math.ceil(needed / 60)}m"
+            f"fresh seeds; {self._with_budget(needed)}"
         )
+
+    def _seconds(self, configs: Sequence[Config]) -> float:
+        """Real seconds for a seed of each of these runs, at the pace of the last stage."""
+        return self.decisions.pace * sum(config.rounds for config in configs)
 
     # Further learners, and slower ones -----------------------------------------------------------------------------
 
@@ -287,37 +320,31 @@ class _Work:
         seeds = min(SCALED_SEEDS, len(self._fresh))
         configs = []
         for number in numbers:
-            values = {
-                "seed": self._fresh[0],
-                "num_seeds": seeds,
-                "resume": "",
-                "run.dir": "",
-                "system.learners": number,
-            }
+            values = {"seed": self._fresh[0], "num_seeds": seeds, "system.learners": number} | NOWHERE
             if (config := _with_room(own.config.replace(values), number)) is not None:
                 configs.append(config)
         if not configs:
             return []
-        if self.decisions.make("learners", self.decisions.seconds < self.options.budget) is False:
+        end = self.decisions.seconds + self.decisions.setup * len(configs) + seeds * self._seconds(configs)
+        if not self.decisions.make("learners", end < SCALED_BY * self.options.budget):
             return []
         configs = laid(self.directory / LEARNERS, configs, self.choice.overrides)
         if "scaled" not in self.decisions:
             self.say(f"the best one with {', '.join(str(config.system.learners) for config in configs)} learners")
-            self.stage.to_target(configs, goal, "runs")
-            self.decisions.make("scaled", [is_over(config, goal) for config in configs])
+        self.stage.to_target("scaled", configs, goal, "runs")
         runs = {config.system.learners: evaluations(config) for config in configs}
         cutoff = max([rows[-1][goal.axis] for rows in runs.values() if rows], default=0.0)
         cutoff = max(cutoff, self.cutoff)
-        own_values = best.values[:seeds]
-        if goal.target is not None:  # the longest run, and so the penalty, may be another one now
-            own_values = [PENALTY * cutoff if own == PENALTY * self.cutoff else own for own in own_values]
-        scalings = [Scaling(learners, own_values, best.timing.staleness)]
+        own_curves = seed_curves(self.runs[best.number], goal.axis)[:seeds]
+        first = best.values[:seeds] if goal.target is None else to_target(own_curves, goal.target, cutoff)
+        scalings = [Scaling(learners, first, best.timing.staleness)]
         for config, there in zip(configs, self.decisions["scaled"], strict=True):
             if not there:
                 continue
             curves = seed_curves(runs[config.system.learners], goal.axis)
             figures = final_returns(curves) if goal.target is None else to_target(curves, goal.target, cutoff)
-            scalings.append(Scaling(config.system.learners, figures, timing(config).staleness))
+            staleness = Timing(*self._timing(config)).staleness
+            scalings.append(Scaling(config.system.learners, figures, staleness))
         return sorted(scalings, key=lambda own: own.learners)
 
     def _slower(self, results: Sequence[Judged]) -> dict[str, list[Timing]]:
@@ -327,7 +354,7 @@ class _Work:
             self.decisions.make(
                 "slower",
                 {
-                    kind: {str(own.number): [*timing(self._slowed(own, section))] for own in results}
+                    kind: {str(own.number): self._timing(self._slowed(own, section)) for own in results}
                     for kind, section in kinds.items()
                 },
             )
@@ -338,19 +365,7 @@ class _Work:
 
     def _slowed(self, result: Judged, section: str) -> Config:
         config = self.candidates[result.number].config
-        return config.replace({"resume": "", "run.dir": ""} | scaled(config, 2.0, [section]))
-
-
-def fresh_seeds(first: int, searched: int, number: int) -> list[int]:
-    """Seeds that judge: none of them is one of the search.
-
-    Args:
-      first: first seed of the search.
-      searched: number of seeds of the search.
-      number: number of fresh seeds.
-    """
-    begin = first + max(FRESH, searched)
-    return list(range(begin, begin + number))
+        return config.replace(NOWHERE | scaled(config, 2.0, [section]))
 
 
 def _with_room(config: Config, learners: int) -> Config | None:

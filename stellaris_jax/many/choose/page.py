@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.many.choose.choose import Answer
+from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import CANDIDATES, JUDGED, resume_command
 from stellaris_jax.many.choose.objective import mean_curve, rungs, seed_curves
 from stellaris_jax.many.choose.texts import document as as_data
@@ -80,9 +81,7 @@ def _content(answer: Answer) -> str:
 
 def _runs(answer: Answer) -> dict[int, Run]:
     """Run on fresh seeds of each result, by the number of its candidate."""
-    from stellaris_jax.many.choose.files import Decisions
-
-    numbers = Decisions(answer.choice.directory)["judgement"]["numbers"]
+    numbers = Decisions(answer.choice.directory, answer.choice.candidates)["judgement"]["numbers"]
     places = {number: answer.choice.directory / JUDGED / str(index) for index, number in enumerate(numbers)}
     return {own.number: read_run(places[own.number], lambda message: None) for own in answer.results}
 

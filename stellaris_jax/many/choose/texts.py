@@ -8,7 +8,7 @@ from typing import Any
 
 from stellaris_jax.base.commands import command
 from stellaris_jax.base.statistics import mean
-from stellaris_jax.many.choose.arms import one_learner_overrides
+from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.choose import Answer
 from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold
 from stellaris_jax.telemetry.format import duration, plural, significant
@@ -78,11 +78,13 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
         for own, difference in zip(answer.results[1:], compared, strict=True)
         if own.name in baselines
     ]
+    lacking = [own for own in BASELINES if own in answer.choice.refused]
+    unable = "".join(f" {own} cannot run here: {answer.choice.refused[own]}" for own in lacking)
     if not parts:
         is_one = answer.results[0].name in baselines
-        return "Against baselines: it is one itself, and no other was judged." if is_one else "No baseline was judged."
+        return ("It is a baseline itself, and no other was judged." if is_one else "No baseline was judged.") + unable
     verb = "it has a" if answer.goal.target is None else "it is"
-    return f"On equal hardware {verb} {'; '.join(parts)}."
+    return f"On equal hardware {verb} {'; '.join(parts)}.{unable}"
 
 
 def _ties(answer: Answer, compared: list[Difference]) -> str:
@@ -105,6 +107,8 @@ def _staleness(answer: Answer, best: Judged) -> str:
         alone = answer.choice.candidates[best.number].arm.one_learner
         reason = "as it is one learner" if alone else "for lack of time or of further learners"
         return f"{versions} Other numbers of learners were not tried, {reason}."
+    if answer.goal.target is not None and not best.reached:
+        return f"{versions} Numbers of learners are not compared, because no seed reached the target."
     few, _ = enough(answer.scalings, answer.goal)
     tried = ", ".join(f"{own.learners}: {amount(answer, significant(mean(own.values)))}" for own in answer.scalings)
     helps = (
