@@ -73,7 +73,7 @@ def test_other_measures(measure: str) -> None:
     choose(*SMALL, "--space", "space.yaml", "--for", measure, *target, *FEW, "--dir", "c", "--systems", "async")
     found = answer("c")
     assert found["measure"] == measure
-    means = [own["mean"] for own in found["results"]]
+    means = [own["middle"] for own in found["results"]]
     assert means == sorted(means, reverse=measure == "return")
 
 

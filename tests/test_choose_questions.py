@@ -31,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unreachable_target() -> None:
     output = choose(*SMALL, "--space", "space.yaml", "--target", "1e9", *FEW, "--dir", "c")
-    assert "Nothing judged reaches a return of 1e+09" in output and "no seed reached the target" in output
+    assert "No finalist reached a return of 1e+09" in output and "no seed reached the target" in output
     document = json.loads(Path("c/choice.json").read_text())
     assert len({value for own in document["results"] for value in own["values"]}) == 1
     assert len({value for own in document["learners"] for value in own["values"]}) == 1, "one penalty for all"

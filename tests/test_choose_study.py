@@ -20,17 +20,17 @@ def planted() -> Full:
     return Full(["async", "async", "Stellaris", "KL gate"], [1e-3, 3e-3, 1e-3, 1e-3], values, [8] * 4, 100.0)
 
 
-def answer(name: str, rate: float, mean: float, ci95: float) -> dict[str, Any]:
-    judged = {"name": name, "learning_rate": rate, "mean": mean, "ci95": ci95}
-    other = {"name": "Stellaris", "learning_rate": 1e-3, "mean": 33.0, "ci95": 2.0}
-    return {"results": [judged, other], "seconds": 8.0}
+def answer(name: str, rate: float, low: float, high: float) -> dict[str, Any]:
+    judged = {"name": name, "learning_rate": rate, "low": low, "high": high}
+    other = {"name": "Stellaris", "learning_rate": 1e-3, "low": 31.0, "high": 35.0}
+    return {"results": [judged, other], "confirmed": {"low": 14.0, "high": 16.0}, "seconds": 8.0}
 
 
 def test_regrets_of_planted_results() -> None:
-    own = outcome(PAIRS[0], planted(), answer("async", 3e-3, 14.5, 1.0))
-    assert (own.regret, own.tuned_async, own.default, own.cost) == (0.5, 0.5, 2.0, 0.08)
-    assert own.best == ("KL gate", 1e-3) and own.best_seconds == 10.0
-    assert (own.covered, own.judged) == (1, 2), "15 lies in 14.5 ± 1, and 30 does not lie in 33 ± 2"
+    own = outcome(PAIRS[0], planted(), answer("async", 3e-3, 13.5, 15.5))
+    assert (own.regret, own.tuned_async, own.default, own.cost) == pytest.approx((0.5, 0.5, 2.0, 0.08))
+    assert own.best == ("KL gate", 1e-3) and own.best_seconds == pytest.approx(10.0)
+    assert (own.covered, own.judged) == (2, 3), "15 lies in both intervals of the choice, 30 not in that of Stellaris"
 
 
 def test_random_search_gets_better_with_its_budget() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.base.statistics import mean, paired
+from stellaris_jax.base.statistics import paired
+from stellaris_jax.many.choose.verdict import interval_of
 from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, save, titled
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import percent
@@ -34,9 +36,9 @@ class Outcome(NamedTuple):
     Attributes:
       pair: the pair.
       choice: name and learning rate of the choice.
-      seconds: its mean seconds to the target on the study's seeds.
+      seconds: its geometric mean of seconds to the target on the study's seeds.
       best: name and learning rate of the candidate with the lowest mean.
-      best_seconds: its mean seconds.
+      best_seconds: its geometric mean of seconds.
       regret: regret of the choice.
       tuned_async: regret of async at the best of its learning rates.
       random: mean regret of random searches that cost as much as the choice.
@@ -68,7 +70,7 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
       done: all its candidates.
       answer: the choice, as `stellaris-jax choose` writes it.
     """
-    means = [mean(values) for values in done.values]
+    means = [interval_of(values, geometric=True).middle for values in done.values]
     keys = list(zip(done.names, done.rates, strict=True))
     best = int(np.argmin(means))
     results = [((own["name"], own["learning_rate"]), own) for own in answer["results"]]
@@ -78,9 +80,10 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
     def regret(place: int) -> float:
         return means[place] / means[best] - 1.0
 
-    covered = [
-        abs(own["mean"] - means[keys.index(key)]) <= own["ci95"] for key, own in results if own["ci95"] is not None
-    ]
+    stated = [(key, own) for key, own in results if own["low"] is not None]
+    covered = [own["low"] <= means[keys.index(key)] <= own["high"] for key, own in stated]
+    if (confirmed := answer["confirmed"]) is not None and confirmed["low"] is not None:
+        covered.append(confirmed["low"] <= means[keys.index(choice)] <= confirmed["high"])
     default = [place for place, (name, _) in enumerate(keys) if name == DEFAULT]
     return Outcome(
         pair=pair,
@@ -112,14 +115,15 @@ def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
     count, seeds = values.shape
     tried = min(count, max(1, round(cost * count * seeds / OPTIONS.seeds)))
     random = np.random.default_rng(0)
-    best = values.mean(axis=1).min()
+    logarithms = np.log(values)
+    best = logarithms.mean(axis=1).min()
     regrets = []
     for _ in range(draws):
         places = random.choice(count, tried, replace=False)
         order = random.permutation(seeds)
         few, others = order[: OPTIONS.seeds], order[OPTIONS.seeds :]
-        place = places[int(values[places][:, few].mean(axis=1).argmin())]
-        regrets.append(values[place, others].mean() / best - 1.0)
+        place = places[int(logarithms[places][:, few].mean(axis=1).argmin())]
+        regrets.append(math.exp(logarithms[place, others].mean() - best) - 1.0)
     return float(np.mean(regrets))
 
 

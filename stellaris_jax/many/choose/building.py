@@ -16,11 +16,9 @@ from stellaris_jax.many.forecast import plannable
 
 POINTS = 27
 """Evaluations of a run, unless the user sets `evaluation.points`: rungs are at a ninth and a third of them."""
-COMMON = {
-    "evaluation.points": POINTS,
-    "system.learner_billing": "serverless",
-    "system.actor_billing": "serverful",
-}
+BILLING = {"system.learner_billing": "serverless", "system.actor_billing": "serverful"}
+"""Billing of all candidates, unless the user sets it."""
+COMMON = {"evaluation.points": POINTS, **BILLING}
 """Settings of all candidates, unless the user sets them: rungs need evaluations, and dollars one way of billing."""
 REFUSED: Mapping[str, str] = {
     "system": "the system is what choose chooses; --systems NAME,NAME restricts it",
@@ -73,8 +71,11 @@ def candidates(
             f"at most {LAST_SEED}: seeds that search and seeds that judge differ."
         )
     tried: list[Candidate] = []
-    for factor in rates(space.learning_rates):
+    places = [(corrected, factor) for corrected in (False, True) for factor in rates(space.learning_rates)]
+    for corrected, factor in places:
         for arm, config in configs.items():
+            if arm.corrected != corrected:
+                continue
             rate = float(f"{factor * config.algorithm.learning_rate:.3g}")
             tried.append(Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate})))
     return tried, refused
@@ -109,3 +110,14 @@ def space_file(name: str, folders: Sequence[Path]) -> Path:
     if name not in known:
         raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}.")
     return known[name]
+
+
+def with_room(config: Config, learners: int) -> Config | None:
+    """Checked configuration on a platform with room for so many learners; `None` if it cannot run."""
+    platform = config.platform
+    machines = max(platform.gpus, -(-learners // platform.slots_per_gpu))
+    extra = -(-machines * config.prices.learner_vms // platform.gpus)
+    try:
+        return checked(config.replace({"platform.gpus": machines, "prices.learner_vms": extra}))
+    except ConfigError:
+        return None

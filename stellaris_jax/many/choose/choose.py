@@ -7,27 +7,24 @@ killed and resumed ends as an uninterrupted one does, unless its budget was too 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.arms import scaled
+from stellaris_jax.many.choose.building import with_room
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command
 from stellaris_jax.many.choose.objective import (
     Goal,
     Reached,
     default_target,
-    final_returns,
     kept,
     mean_curve,
     ranked,
     rungs,
-    seed_curves,
-    to_target,
 )
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, timing
 from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
@@ -44,8 +41,6 @@ SCALED_BY = 1.05
 """Share of the budget that may be spent when other numbers of learners have been tried."""
 FEWEST_SEEDS = 5
 """Fewest fresh seeds: those that an interval needs."""
-SCALED_SEEDS = 5
-"""Fresh seeds with other numbers of learners."""
 
 
 class Answer(NamedTuple):
@@ -59,7 +54,9 @@ class Answer(NamedTuple):
       rungs: candidates of each rung, best first.
       results: finalists and baselines on fresh seeds, best first.
       seeds: the fresh seeds.
-      scalings: the best one with other numbers of learners.
+      confirmed: the best one on seeds that did not choose it; `None` without time for it.
+      confirming: these seeds.
+      scalings: the best one with several numbers of learners on the same seeds; empty if others were not tried.
       slower: forecasts of the results with learners, and with actors, that take twice as long.
       seconds: real seconds that it took.
       tried: number of candidates that were trained.
@@ -72,6 +69,8 @@ class Answer(NamedTuple):
     rungs: list[list[int]]
     results: list[Judged]
     seeds: list[int]
+    confirmed: Judged | None
+    confirming: list[int]
     scalings: list[Scaling]
     slower: dict[str, list[Timing]]
     seconds: float
@@ -122,9 +121,10 @@ class _Work:
         goal = self._goal(rungs_)
         finalists = self._finalists(rungs_, timings)
         results = self._judge(finalists, goal, timings)
-        scalings = self._scale(results[0], goal)
+        confirmed, scalings = self._confirm(results[0], goal)
         return Answer(
-            self.choice, goal, timings, beaten, rungs_, results, self._fresh, scalings, self._slower(results),
+            self.choice, goal, timings, beaten, rungs_, results, self._fresh, confirmed,
+            self._confirming, scalings, self._slower(results),
             self.decisions.seconds, len(rungs_[0]),
         )  # fmt: skip
 
@@ -155,7 +155,7 @@ class _Work:
         for index, share in enumerate(SHARES):
             name = f"rung {index + 1}"
             if name not in self.decisions:
-                keep = kept(len(here), self.options.finalists)
+                keep = kept(len(tried), index + 1, self.options.finalists)
                 self._train_rung(index, here, share)
                 curves = {number: self._curve(number, index) for number in here}
                 curves = {number: curve for number, curve in curves.items() if self._is_there(number, index)}
@@ -164,7 +164,10 @@ class _Work:
                 self.decisions.make(name, ranked(curves, keep, self.options.goal))
             ranking = self.decisions[name]
             found.append(ranking)
-            here = self._go_on(ranking)
+            count = kept(len(tried), index + 1, self.options.finalists)
+            here = self._go_on(ranking, count)
+            if count <= self.options.finalists:
+                break  # all of them are judged
         if not found:
             raise RunError(f"{self.directory}: no candidate has a result{self._advice()}")
         return found
@@ -179,9 +182,9 @@ class _Work:
     def _with_budget(self, seconds: float) -> str:
         return f"continue with: {resume_command(self.directory)} --budget {max(1, math.ceil(seconds / 60))}m"
 
-    def _go_on(self, ranking: list[int]) -> list[int]:
+    def _go_on(self, ranking: list[int], count: int) -> list[int]:
         """Candidates that go on from a rung: the best ones, and the best one of each baseline."""
-        best = ranking[: kept(len(ranking), self.options.finalists)]
+        best = ranking[:count]
         for name in {own.arm.name: None for own in self.candidates if own.arm.baseline}:
             of_baseline = [number for number in ranking if self.candidates[number].arm.name == name]
             best += [number for number in of_baseline[:1] if number not in best]
@@ -310,42 +313,58 @@ class _Work:
 
     # Further learners, and slower ones -----------------------------------------------------------------------------
 
-    def _scale(self, best: Judged, goal: Goal) -> list[Scaling]:
-        """The best one with other numbers of learners; nothing where learners are one learner, or time is over."""
+    def _confirm(self, best: Judged, goal: Goal) -> tuple[Judged | None, list[Scaling]]:
+        """Result of the best one on seeds that did not choose it, and with other numbers of learners on the same seeds.
+
+        The mean of the best of several is too good on the seeds that chose it. Both are missing if time is over, and
+        the second one if learners are one learner.
+        """
         own = self.candidates[best.number]
-        learners = own.config.system.learners
-        numbers = sorted({max(1, learners // 4), max(1, learners // 2), 2 * learners} - {learners})
-        if own.arm.one_learner or learners == 1:
-            return []
-        seeds = min(SCALED_SEEDS, len(self._fresh))
-        configs = []
-        for number in numbers:
-            values = {"seed": self._fresh[0], "num_seeds": seeds, "system.learners": number} | NOWHERE
-            if (config := _with_room(own.config.replace(values), number)) is not None:
-                configs.append(config)
+        seeds, usual = self._confirming, own.config.system.learners
+        fresh = {"seed": seeds[0], "num_seeds": len(seeds)} | NOWHERE
+        configs = {usual: own.config.replace(fresh)}
+        if not own.arm.one_learner and usual > 1:
+            for number in sorted({max(1, usual // 4), max(1, usual // 2), 2 * usual} - {usual}):
+                config = with_room(own.config.replace({**fresh, "system.learners": number}), number)
+                configs |= {} if config is None else {number: config}
+        numbers = self.decisions.make("learners", self._in_time(configs, len(seeds)))
+        configs = {number: configs[number] for number in numbers if number in configs}
         if not configs:
-            return []
-        end = self.decisions.seconds + self.decisions.setup * len(configs) + seeds * self._seconds(configs)
-        if not self.decisions.make("learners", end < SCALED_BY * self.options.budget):
-            return []
-        configs = laid(self.directory / LEARNERS, configs, self.choice.overrides)
+            return None, []
+        placed = laid(self.directory / LEARNERS, list(configs.values()), self.choice.overrides)
         if "scaled" not in self.decisions:
-            self.say(f"the best one with {', '.join(str(config.system.learners) for config in configs)} learners")
-        self.stage.to_target("scaled", configs, goal, "runs")
-        runs = {config.system.learners: evaluations(config) for config in configs}
-        cutoff = max([rows[-1][goal.axis] for rows in runs.values() if rows], default=0.0)
-        cutoff = max(cutoff, self.cutoff)
-        own_curves = seed_curves(self.runs[best.number], goal.axis)[:seeds]
-        first = best.values[:seeds] if goal.target is None else to_target(own_curves, goal.target, cutoff)
-        scalings = [Scaling(learners, first, best.timing.staleness)]
-        for config, there in zip(configs, self.decisions["scaled"], strict=True):
-            if not there:
-                continue
-            curves = seed_curves(runs[config.system.learners], goal.axis)
-            figures = final_returns(curves) if goal.target is None else to_target(curves, goal.target, cutoff)
-            staleness = Timing(*self._timing(config)).staleness
-            scalings.append(Scaling(config.system.learners, figures, staleness))
-        return sorted(scalings, key=lambda own: own.learners)
+            named = ", ".join(map(str, sorted(configs)))
+            self.say(f"the best one on {len(seeds)} further seeds, with {named} learners")
+        self.stage.to_target("scaled", placed, goal, "runs")
+        there = [
+            pair for pair, flag in zip(zip(configs, placed, strict=True), self.decisions["scaled"], strict=True) if flag
+        ]
+        runs = {number: evaluations(config) for number, config in there}
+        cutoff = max([rows[-1][goal.axis] for rows in runs.values()], default=0.0)
+        results = {
+            number: judged(
+                best.number, best.name, best.learning_rate, rows, goal, max(cutoff, self.cutoff), best.timing
+            )
+            for number, rows in runs.items()
+        }
+        timings = {number: Timing(*self._timing(config)) for number, config in there}
+        scalings = [Scaling(number, results[number].values, timings[number].staleness) for number in sorted(results)]
+        return results.get(usual), scalings if usual in results and len(scalings) > 1 else []
+
+    @property
+    def _confirming(self) -> list[int]:
+        """Seeds that neither search nor judge."""
+        fresh = self._fresh
+        return [fresh[-1] + 1 + seed for seed in range(len(fresh))]
+
+    def _in_time(self, configs: Mapping[int, Config], seeds: int) -> list[int]:
+        """Numbers of learners for which there is time: all, the usual one, which is the first, or none."""
+        for numbers in (list(configs), list(configs)[:1]):
+            runs = [configs[number] for number in numbers]
+            needed = self.decisions.setup * len(runs) + seeds * self._seconds(runs)
+            if self.decisions.seconds + needed < SCALED_BY * self.options.budget:
+                return numbers
+        return []
 
     def _slower(self, results: Sequence[Judged]) -> dict[str, list[Timing]]:
         """Forecasts of the results if learners, or actors, take twice as long."""
@@ -366,14 +385,3 @@ class _Work:
     def _slowed(self, result: Judged, section: str) -> Config:
         config = self.candidates[result.number].config
         return config.replace(NOWHERE | scaled(config, 2.0, [section]))
-
-
-def _with_room(config: Config, learners: int) -> Config | None:
-    """Checked configuration on a platform with room for so many learners; `None` if it cannot run."""
-    platform = config.platform
-    machines = max(platform.gpus, -(-learners // platform.slots_per_gpu))
-    extra = -(-machines * config.prices.learner_vms // platform.gpus)
-    try:
-        return checked(config.replace({"platform.gpus": machines, "prices.learner_vms": extra}))
-    except ConfigError:
-        return None

@@ -117,7 +117,7 @@ class _Check:
             "target": is_number,
             "judgement": self._is_judgement,
             "judged": lambda value: self._are_flags(value, self._judged),
-            "learners": lambda value: isinstance(value, bool),
+            "learners": lambda value: isinstance(value, list) and all(type(n) is int and n >= 1 for n in value),
             "scaled": lambda value: self._are_flags(value, None),
             "results": lambda value: self._are_flags(value, None),
             "slower": self._are_slower,

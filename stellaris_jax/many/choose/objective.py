@@ -17,6 +17,8 @@ PENALTY = 2.0
 2009)."""
 SHARE = 0.9
 """Share of the way from the lowest to the highest mean return of a search, at which the target lies by default."""
+REDUCTION = 3
+"""One of so many candidates goes on from a rung."""
 FRACTIONS = (1 / 9, 1 / 3, 1.0)
 """Parts of a run after which candidates are compared."""
 
@@ -143,9 +145,18 @@ def rungs(rounds: Sequence[int]) -> list[int]:
     return [rounds[place - 1] for place in sorted(set(places))]
 
 
-def kept(count: int, fewest: int, reduction: int = 3) -> int:
-    """Number of candidates that go on from a rung with `count` candidates."""
-    return min(count, max(fewest, math.ceil(count / reduction)))
+def kept(count: int, rung: int, fewest: int) -> int:
+    """Number of candidates that go on from a rung, besides baselines: a third of those that went into it.
+
+    Args:
+      count: candidates of the first rung.
+      rung: number of the rung, from 1 on.
+      fewest: fewest that go on.
+
+    >>> [kept(30, rung, 3) for rung in (1, 2, 3)]
+    [10, 3, 3]
+    """
+    return min(count, max(fewest, count // REDUCTION**rung))
 
 
 class Reached:

@@ -92,8 +92,7 @@ def _ranking(answer: Answer) -> str:
     span = (min(0.0, *everything), max(everything))
     rows = []
     for own, difference in zip(answer.results, compared, strict=True):
-        mean, half = own.interval
-        low, high = mean - half, mean + half
+        mean, low, high = own.interval
         rows.append(
             [
                 words(name(own)),
@@ -105,8 +104,8 @@ def _ranking(answer: Answer) -> str:
         )
     heads = ["candidate", _measure(answer), "", "the best is", "paired t-test, Holm"]
     note = (
-        "± and the thick strokes are 95 % intervals over seeds (Student's t); thin strokes are seeds. Rows are in "
-        "order of means. Ratios and tests are of geometric means over the same seeds, so a ratio may be below 1."
+        "Parentheses and thick strokes are 95 % intervals over seeds (Student's t); thin strokes are seeds. Means "
+        "of seconds and dollars are geometric, as ratios and tests are, which pair the seeds."
     )
     penalty = (
         ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.many.choose.arms import Arm
+from stellaris_jax.many.choose.arms import ALL_REDUCE, Arm
 from stellaris_jax.many.forecast import Combination, forecast, plannable
 from stellaris_jax.timeline.forecast import Window
 
@@ -15,7 +15,7 @@ SEEDS = 3
 MARGIN = 0.02
 """Relative difference below which two forecasts count as equal."""
 STALE = 1.0
-"""Versions of staleness and data lag together, above which corrections are tried."""
+"""Versions of staleness and data lag together beyond those of all-reduce, above which corrections are tried."""
 
 
 class Timing(NamedTuple):
@@ -82,5 +82,10 @@ def _beats(one: Timing, other: Timing) -> bool:
 
 
 def is_tried(arm: Arm, timings: Mapping[str, Timing], beaten: Mapping[str, str]) -> bool:
-    """Whether an arm is trained: its system is not dominated, and a correction has something to correct."""
-    return arm.system not in beaten and (not arm.corrected or timings[arm.system].stale > STALE)
+    """Whether an arm is trained: its system is not dominated, and a correction has something to correct.
+
+    Data of all-reduce are stale, too, because a batch makes several updates. A correction is tried with systems that
+    are more than `STALE` versions staler than all-reduce.
+    """
+    usual = timings[ALL_REDUCE].stale if ALL_REDUCE in timings else 0.0
+    return arm.system not in beaten and (not arm.corrected or timings[arm.system].stale > usual + STALE)

@@ -7,10 +7,10 @@ import shlex
 from typing import Any
 
 from stellaris_jax.base.commands import command
-from stellaris_jax.base.statistics import mean
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
+from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.choose import Answer
-from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold
+from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
 
 FASTER = {"seconds": "as fast", "dollars": "as cheap"}
@@ -36,24 +36,32 @@ def amount(answer: Answer, shown: str) -> str:
 
 def value(answer: Answer, own: Judged) -> str:
     """Mean of a result with its interval, and how many seeds reached the target."""
-    middle, half = own.interval
-    shown = f"{significant(middle)} ± {significant(half, 2)}" if math.isfinite(half) else significant(middle)
-    shown, seeds = amount(answer, shown), len(own.values)
-    return shown if own.reached in (None, seeds) else f"{shown} ({own.reached} of {seeds} seeds reached it)"
+    middle, low, high = own.interval
+    shown, seeds = amount(answer, significant(middle)), len(own.values)
+    parts = [f"{significant(low)} to {significant(high)}"] if math.isfinite(low) else []
+    parts += [] if own.reached in (None, seeds) else [f"{own.reached} of {seeds} seeds reached it"]
+    return f"{shown} ({'; '.join(parts)})" if parts else shown
 
 
 def _use(answer: Answer, best: Judged) -> str:
     target = answer.goal.target
     if target is None:
-        return f"Use {name(best)}: {value(answer, best)}."
+        return f"Use {name(best)}: {_confirmed(answer, best)}."
     chosen = "" if answer.choice.options.target is not None else " (chosen from the search)"
     if not best.reached:
         return (
             f"No finalist reached a return of {target:g}{chosen}: raise total_steps, or lower --target. The highest "
             f"return has {name(best)}."
         )
-    simulated = value(answer, best).replace(" s", " simulated seconds", 1)
+    simulated = _confirmed(answer, best).replace(" s", " simulated seconds", 1)
     return f"Use {name(best)}. It reaches a return of {target:g}{chosen} in {simulated}."
+
+
+def _confirmed(answer: Answer, best: Judged) -> str:
+    """Value of the best one on seeds that did not choose it, if there are some."""
+    if answer.confirmed is None:
+        return f"{value(answer, best)}, on the seeds that chose it"
+    return value(answer, answer.confirmed)
 
 
 def name(own: Judged) -> str:
@@ -110,7 +118,10 @@ def _staleness(answer: Answer, best: Judged) -> str:
     if answer.goal.target is not None and not best.reached:
         return f"{versions} Numbers of learners are not compared, because no seed reached the target."
     few, _ = enough(answer.scalings, answer.goal)
-    tried = ", ".join(f"{own.learners}: {amount(answer, significant(mean(own.values)))}" for own in answer.scalings)
+    tried = ", ".join(
+        f"{own.learners}: {amount(answer, significant(interval_of(own.values, answer.goal.target is not None).middle))}"
+        for own in answer.scalings
+    )
     helps = (
         f"more than {few} are not shown to help"
         if few < answer.scalings[-1].learners
@@ -140,7 +151,7 @@ def _sure(answer: Answer) -> str:
     return (
         f"How sure: {answer.tried} of {plural(len(candidates), 'candidate')}{fewer} searched with "
         f"{plural(options.seeds, 'seed')}; {len(answer.results)} judged on {plural(len(answer.seeds), 'fresh seed')}; "
-        f"± is half of a 95 % interval. It took {duration(answer.seconds)} of {duration(options.budget)}."
+        f"intervals are of 95 %. It took {duration(answer.seconds)} of {duration(options.budget)}."
     )
 
 
@@ -150,6 +161,9 @@ def train_command(answer: Answer, own: Judged) -> str:
     settings = [*candidate.arm.overrides, *answer.choice.overrides]
     if candidate.arm.one_learner:
         settings += one_learner_overrides(candidate.config)
+    if answer.goal.measure == "dollars":  # presets may be billed in another way
+        given = {line.partition("=")[0] for line in settings}
+        settings += [f"{key}={value}" for key, value in BILLING.items() if key not in given]
     settings.append(f"algorithm.learning_rate={own.learning_rate:g}")
     return f"{command('train')} {shlex.join(settings)}"
 
@@ -169,8 +183,7 @@ def document(answer: Answer) -> dict[str, Any]:
                 "name": own.name,
                 "learning_rate": own.learning_rate,
                 "values": own.values,
-                "mean": own.interval[0],
-                "ci95": _finite(own.interval[1]),
+                **_interval(own),
                 "reached": own.reached,
                 "returns": own.returns,
                 "timing": own.timing._asdict(),
@@ -179,6 +192,14 @@ def document(answer: Answer) -> dict[str, Any]:
             }
             for own, difference in zip(answer.results, compared, strict=True)
         ],
+        "confirmed": None
+        if answer.confirmed is None
+        else {
+            "seeds": answer.confirming,
+            **_interval(answer.confirmed),
+            "values": answer.confirmed.values,
+            "reached": answer.confirmed.reached,
+        },
         "learners": [own._asdict() for own in answer.scalings],
         "slower": {kind: [own._asdict() for own in timings] for kind, timings in answer.slower.items()},
         "timings": {system: own._asdict() for system, own in answer.timings.items()},
@@ -193,5 +214,5 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def _interval(own: Judged) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in own.interval._asdict().items()}

@@ -12,8 +12,24 @@ from stellaris_jax.base.statistics import holm, mean, mean_ci95, paired
 from stellaris_jax.many.choose.objective import Goal, final_returns, reached, seed_curves, to_target
 from stellaris_jax.many.choose.screening import Timing
 
+LEAST = 1e-12
+"""Seconds or dollars that count as none, so that they have a logarithm."""
 LEVEL = 0.05
 """Significance level after Holm's correction."""
+
+
+class Interval(NamedTuple):
+    """Mean with its 95 % interval (Student's t).
+
+    Attributes:
+      middle: the mean.
+      low: lower end; NaN for one seed.
+      high: upper end.
+    """
+
+    middle: float
+    low: float
+    high: float
 
 
 class Judged(NamedTuple):
@@ -38,9 +54,27 @@ class Judged(NamedTuple):
     timing: Timing
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Mean of the values and half the width of its 95 % interval over seeds."""
-        return mean_ci95(self.values)
+    def interval(self) -> Interval:
+        """Mean over seeds with its 95 % interval; see `interval_of`."""
+        return interval_of(self.values, geometric=self.reached is not None)
+
+
+def interval_of(values: Sequence[float], geometric: bool) -> Interval:
+    """Mean with its 95 % interval: geometric of seconds and dollars, arithmetic of returns.
+
+    Ratios of geometric means are what the tests compare, so a ranking never contradicts them.
+
+    >>> [round(end, 2) for end in interval_of([8.0, 10.0, 12.5], geometric=True)]
+    [10.0, 5.74, 17.41]
+    """
+    middle, half = mean_ci95(_scale(values) if geometric else values)
+    ends = (middle, middle - half, middle + half)
+    return Interval(*(map(math.exp, ends) if geometric else ends))
+
+
+def _scale(values: Sequence[float]) -> np.ndarray:
+    """Logarithms of seconds or dollars."""
+    return np.log(np.maximum(values, LEAST))
 
 
 class Difference(NamedTuple):
@@ -96,7 +130,7 @@ def judged(
 def ordered(results: Sequence[Judged], goal: Goal) -> list[Judged]:
     """Results, best first, by their means, and by last returns if no seed of theirs reached the target."""
     sign = -1.0 if goal.target is None else 1.0
-    return sorted(results, key=lambda own: (sign * own.interval[0], -mean(own.returns), own.number))
+    return sorted(results, key=lambda own: (sign * own.interval.middle, -mean(own.returns), own.number))
 
 
 def differences(results: Sequence[Judged], goal: Goal) -> list[Difference]:
@@ -111,8 +145,7 @@ def _difference(first: Judged, other: Judged, goal: Goal) -> tuple[float, float,
     if goal.target is None:
         value, half, p = paired(first.values, other.values)
         return value, value - half, value + half, p
-    logarithms = [np.log(np.maximum(own.values, 1e-12)) for own in (other, first)]
-    value, half, p = paired(*logarithms)
+    value, half, p = paired(_scale(other.values), _scale(first.values))
     low, high = math.exp(value - half), math.exp(value + half)
     return math.exp(value), low, high, p
 
@@ -140,11 +173,12 @@ def enough(scalings: Sequence[Scaling], goal: Goal) -> tuple[int, int]:
     """
     sign = -1.0 if goal.target is None else 1.0
     by_number = sorted(scalings, key=lambda own: own.learners)
-    best = min(by_number, key=lambda own: sign * mean(own.values))
-    for own in by_number:
-        gain, _, p = paired(own.values, best.values)
-        if own is best or not (sign * gain > 0 and p < LEVEL):
-            return own.learners, best.learners
+    values = [own.values if goal.target is None else _scale(own.values) for own in by_number]
+    best = min(range(len(values)), key=lambda place: sign * mean(values[place]))
+    for place, own in enumerate(by_number):
+        gain, _, p = paired(values[place], values[best])
+        if place == best or not (sign * gain > 0 and p < LEVEL):
+            return own.learners, by_number[best].learners
     raise AssertionError("the best number is among those tried")
 
 
@@ -152,4 +186,4 @@ def foretold(result: Judged, other: Timing, goal: Goal) -> float:
     """Mean seconds or dollars to the target with another timeline, as if every seed took as many rounds."""
     own = result.timing
     factor = other.dollars / own.dollars if goal.measure == "dollars" else other.seconds / own.seconds
-    return result.interval[0] * factor
+    return result.interval.middle * factor
