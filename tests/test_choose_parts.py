@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from commands import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +30,7 @@ from stellaris_jax.many.choose.objective import (
     rungs,
     to_target,
 )
-from stellaris_jax.many.choose.screening import Timing, dominated, timing
+from stellaris_jax.many.choose.screening import Timing, dominated, logged, timing
 from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, judged, ordered
 from stellaris_jax.timeline.simulate import Timeline
 
@@ -179,6 +181,14 @@ def test_dominated_systems() -> None:
     assert dominated(timings, ["slow"]) == {}, "a baseline stays"
     near = {"a": own(1, 1, 1), "b": own(1.001, 1.5, 3)}
     assert dominated(near) == {}, "nearly as fast"
+
+
+def test_staleness_of_a_log_beside_the_timelines() -> None:
+    log = REPOSITORY / "examples" / "cluster" / "jobs.csv"
+    text = logged(log, {"async": TIMING._replace(staleness=3.25), "all-reduce": TIMING})
+    assert re.search(
+        r"were [\d.]+ versions stale on average when they were aggregated; .*: async 3.2, all-reduce 0", text
+    )
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------

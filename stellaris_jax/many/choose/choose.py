@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from stellaris_jax.base.errors import RunError
@@ -26,7 +27,7 @@ from stellaris_jax.many.choose.objective import (
     ranked,
     rungs,
 )
-from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, timing
+from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, logged, timing
 from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
 from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
 from stellaris_jax.report.runs import planned_evaluations
@@ -140,6 +141,8 @@ class _Work:
             figures = {name: self._timing(own.config) for name, own in first.items()}
             self.decisions.make("timings", figures)
         timings = {name: Timing(*figures) for name, figures in self.decisions["timings"].items()}
+        if self.choice.log and "dominated" not in self.decisions:
+            self.say(logged(Path(self.choice.log), timings))
         baselines = [own.arm.name for own in self.candidates if own.arm.baseline]
         return timings, self.decisions.make("dominated", dominated(timings, baselines))
 

@@ -14,6 +14,7 @@ from stellaris_jax.many.choose.choose import Answer
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import CANDIDATES, JUDGED, resume_command
 from stellaris_jax.many.choose.objective import mean_curve, rungs, seed_curves
+from stellaris_jax.many.choose.screening import logged
 from stellaris_jax.many.choose.texts import document as as_data
 from stellaris_jax.many.choose.texts import lines, name, ratio, train_command, value
 from stellaris_jax.many.choose.verdict import differences
@@ -226,7 +227,8 @@ def _timelines(answer: Answer) -> str:
     note = (
         "Simulated without training. A system is dropped if another one is faster, cheaper and less stale by 2 % each."
     )
-    return table(heads, rows, "timelines") + paragraph(note)
+    log = answer.choice.log
+    return table(heads, rows, "timelines") + paragraph(note, logged(Path(log), answer.timings) if log else "")
 
 
 def _tried(answer: Answer) -> str:

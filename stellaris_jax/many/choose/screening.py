@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.many.choose.arms import ALL_REDUCE, Arm
 from stellaris_jax.many.forecast import Combination, forecast, plannable
+from stellaris_jax.telemetry.format import significant
 from stellaris_jax.timeline.forecast import Window
+from stellaris_jax.timeline.joblog import read_log
+from stellaris_jax.timeline.prediction import MOST
 
 SEEDS = 3
 """Seeds of the durations."""
@@ -89,3 +93,21 @@ def is_tried(arm: Arm, timings: Mapping[str, Timing], beaten: Mapping[str, str])
     """
     usual = timings[ALL_REDUCE].stale if ALL_REDUCE in timings else 0.0
     return arm.system not in beaten and (not arm.corrected or timings[arm.system].stale > usual + STALE)
+
+
+def logged(log: Path, timings: Mapping[str, Timing]) -> str:
+    """Sentence that compares the staleness of a log with that of the timelines of all systems.
+
+    Args:
+      log: log of jobs, as in docs/jobs.md.
+      timings: forecast of each system.
+    """
+    staleness = read_log(log).staleness(MOST)
+    if staleness is None:
+        return f"{log} has no versions, so its staleness is unknown."
+    foretold = ", ".join(f"{name} {significant(own.staleness, 2)}" for name, own in timings.items())
+    when = "were aggregated" if staleness.aggregated else "were done"
+    return (
+        f"Gradients of {log} were {significant(staleness.mean, 2)} versions stale on average when they {when}; the "
+        f"timelines foretell, at aggregation: {foretold}."
+    )
