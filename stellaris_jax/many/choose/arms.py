@@ -183,7 +183,7 @@ def rates(factors: Sequence[float]) -> list[float]:
     >>> rates([0.1, 1, 3, 10])
     [1, 3, 10, 0.1]
     """
-    return sorted(factors, key=lambda factor: (abs(math.log(factor)), -factor))
+    return sorted(factors, key=lambda factor: (round(abs(math.log(factor)), 9), -factor))
 
 
 def scaled(config: Config, factor: float, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
