@@ -310,7 +310,7 @@ def test_a_spent_budget_says_how_much_is_needed(own: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("sign", ["timelines of", "compiling", "the best one with"])
+@pytest.mark.parametrize("sign", ["timelines of", "compiling", "the best one on"])
 def test_signals(signum: int, sign: str) -> None:
     process = start(Path.cwd() / "c", *ARGUMENTS, "--dir", "c", script="choose.py")
     assert process.stdout is not None
