@@ -14,14 +14,11 @@ from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.decisions import Decisions
-from stellaris_jax.many.choose.files import NOWHERE, Options, laid
+from stellaris_jax.many.choose.files import FRESH, NOWHERE, Options, laid
 from stellaris_jax.many.choose.objective import Goal, final_returns, seed_curves, to_target
 from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
 from stellaris_jax.many.search_store import Search, resume_command
 from stellaris_jax.telemetry.format import significant
-
-FRESH = 1000
-"""Distance of the first fresh seed from the first seed of the search."""
 
 
 def judge(directory: Path, study: optuna.Study, config: Config, search: Search, parallel: int | None = None) -> str:

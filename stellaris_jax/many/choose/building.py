@@ -39,7 +39,7 @@ def candidates(
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Candidates in the order in which they are tried, and the systems that cannot run here, each with the reason.
 
-    Learning rates close to the configured one come first, and systems without corrections before those with one.
+    Systems without corrections come before those with one, and learning rates close to the configured one first.
 
     Args:
       overrides: the user's overrides: the task, its delays, the number of learners.

@@ -120,7 +120,7 @@ class _Work:
         tried = [n for n, own in enumerate(self.candidates) if is_tried(own.arm, timings, beaten)]
         rungs_ = self._search(tried)
         goal = self._goal(rungs_)
-        finalists = self._finalists(rungs_, timings)
+        finalists = self._finalists(rungs_)
         results = self._judge(finalists, goal, timings)
         confirmed, scalings = self._confirm(results[0], goal)
         return Answer(
@@ -243,7 +243,7 @@ class _Work:
             self.decisions.make("target", float(f"{default_target(curves):.4g}"))
         return goal._replace(target=self.decisions["target"])
 
-    def _finalists(self, found: Sequence[Sequence[int]], timings: dict[str, Timing]) -> list[int]:
+    def _finalists(self, found: Sequence[Sequence[int]]) -> list[int]:
         """Best candidates of different arms, and the best one of each baseline."""
         best: dict[str, int] = {}
         for ranking in reversed(found):
@@ -264,8 +264,7 @@ class _Work:
         if "judgement" not in self.decisions:
             self.decisions.make("judgement", self._affordable(finalists))
         numbers, seeds = self.decisions["judgement"]["numbers"], self.decisions["judgement"]["seeds"]
-        first = self.candidates[0].config.seed + FRESH
-        fresh = {"seed": first, "num_seeds": seeds} | NOWHERE
+        fresh = {"seed": self._fresh[0], "num_seeds": seeds} | NOWHERE
         configs = [self.candidates[number].config.replace(fresh) for number in numbers]
         configs = laid(self.directory / JUDGED, configs, self.choice.overrides)
         if "judged" not in self.decisions:
@@ -275,8 +274,7 @@ class _Work:
         there = [index for index, there in enumerate(self.decisions["judged"]) if there]
         if not there:
             raise RunError(f"{self.directory}: no finalist has a result; their errors are above.")
-        self.runs = {numbers[index]: runs[index] for index in there}
-        self.cutoff = cutoff = max(rows[-1][goal.axis] for rows in self.runs.values())
+        self.cutoff = cutoff = max(runs[index][-1][goal.axis] for index in there)
         results = []
         for index in there:
             own = self.candidates[numbers[index]]

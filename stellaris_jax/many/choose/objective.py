@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.base.statistics import Curve, mean
+from stellaris_jax.base.statistics import Curve
 
 AXES = {"seconds": "simulated_seconds", "dollars": "cost_usd", "return": "simulated_seconds"}
-"""What is minimised, or `return`, with the key of the axis of its curves in the records of evaluations."""
+"""Measures that goals compare, with the key of the axis of their curves in the records of evaluations."""
 PENALTY = 2.0
 """Factor on the cutoff for a run that does not reach the target, as in PAR2 of algorithm configuration (Hutter et al.
 2009)."""
@@ -180,8 +180,3 @@ class Reached:
         else:
             is_reached = value is not None and value >= self.target
         return is_reached or record["round"] >= self.round
-
-
-def over_seeds(values: Sequence[float]) -> float:
-    """Mean of finite values; infinite if one is not."""
-    return mean(values) if all(map(math.isfinite, values)) else math.inf
