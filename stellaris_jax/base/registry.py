@@ -135,7 +135,8 @@ class Register:
         telemetry = f"{home}.telemetry"
         self.logger = Kind("logger", [f"{telemetry}.{name}" for name in ("tensorboard", "csvfiles", "trackers")])
         self.callback = Kind("callback")
-        self.policy = Kind("policy", [f"{home}.agent.networks.actor_critic"])
+        networks = f"{home}.agent.networks"
+        self.policy = Kind("policy", [f"{networks}.actor_critic", f"{networks}.transformer"])
         self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
         self.memory = Kind("memory", [f"{home}.agent.networks.recurrent"])
 

@@ -97,6 +97,12 @@ class AlgorithmConfig(Section):
     optimizer: str = knob("adam", "what turns an aggregated gradient into a step", kind="optimizer")
     optimizer_options: dict[str, Any] = knob({}, "options of the optimizer")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
+    loss_mean: str = knob(
+        "samples",
+        "mean of the loss over a minibatch: over samples, over sequences of the mean over their samples (sequences), or "
+        "the sum over samples by the constant length of fragments (constant, as in Dr. GRPO)",
+        choices=("samples", "sequences", "constant"),
+    )
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
     learning_rate: float = knob(1e-3, "base learning rate (alpha_0 of Eq. 4)", within="(0, inf)")
@@ -278,6 +284,17 @@ class EvaluationConfig(Section):
     episode_limit: int = knob(
         1000, "steps at which an episode of an environment without a time limit is cut", within="[1, inf)"
     )
+
+
+@dataclass(frozen=True)
+class WarmStartConfig(Section):
+    steps: int = knob(
+        0, "optimizer steps of imitation before the first round; 0: none. Needs demonstrations: tokens/...",
+        within="[0, 1e7]",
+    )
+    batch: int = knob(256, "demonstrations of a step", within="[1, 1e7]")
+    learning_rate: float = knob(1e-3, "learning rate of its Adam", within="(0, inf)")
+    errors: float = knob(0.3, "share of demonstrations with one wrong character", within="[0, 1]")
 
 
 @dataclass(frozen=True)

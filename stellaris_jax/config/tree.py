@@ -22,6 +22,7 @@ from stellaris_jax.config.sections import (
     EngineConfig,
     EnvConfig,
     EvaluationConfig,
+    WarmStartConfig,
     LiveConfig,
     NetworkConfig,
     PlatformConfig,
@@ -50,6 +51,7 @@ class Config(Section):
     evaluation: EvaluationConfig = group(EvaluationConfig, "measuring the policy")
     checkpoint: CheckpointConfig = group(CheckpointConfig, "saving the run")
     run: RunConfig = group(RunConfig, "where the run lives")
+    warm_start: WarmStartConfig = group(WarmStartConfig, "imitating demonstrations before the first round")
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
     num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, 1e5]")
     total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")

@@ -117,6 +117,12 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
             f"{what}, whose minibatches are whole fragments of environments.",
         )
     recurrent = is_recurrent(c)
+    mean = c.algorithm.loss_mean
+    yield (
+        mean == "samples" or recurrent or any(sequences.values()),
+        f"algorithm.loss_mean={mean} needs minibatches of whole sequences, which a policy with memory has, and "
+        "algorithms that learn from sequences; accepted: samples.",
+    )
     yield (
         not recurrent or c.env.num_envs % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} with "

@@ -115,7 +115,8 @@ def play(
         playing &= ~(result.terminated | result.truncated)
         return t + 1, state, result.obs, carry, playing, returns, lengths
 
-    zeros, carry, playing = jnp.zeros(episodes), network.initial_carry(episodes), jnp.ones(episodes, bool)
+    zeros, playing = jnp.zeros(episodes), jnp.ones(episodes, bool)
+    carry = network.begin(tree, view(normalizers, obs, config.env), network.initial_carry(episodes))
     start = (jnp.int32(0), state, obs, carry, playing, zeros, zeros.astype(jnp.int32))
     *_, returns, lengths = jax.lax.while_loop(going, step, start)
     return returns, lengths

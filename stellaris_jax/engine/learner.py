@@ -59,12 +59,14 @@ class Cache(NamedTuple):
       newest_version: number of the newest version.
       loader: minibatches.
       kl_coefficient: weight of the KL penalty.
+      reference: the policy that the run starts from, `[P]`; `None` unless the algorithm needs it.
     """
 
     ring: jax.Array
     newest_version: jax.Array
     loader: DataLoader
     kl_coefficient: jax.Array
+    reference: jax.Array | None = None
 
 
 class Fetched(NamedTuple):
@@ -173,10 +175,12 @@ def gradient(
       cache: cache from which the learner fetches.
       invocation: arguments of the invocation, scalars (see `stellaris_jax.timeline.plan`).
     """
-    ring, _, loader, kl_coefficient = cache
+    ring, _, loader, kl_coefficient, _ = cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
     if spec.algorithm.target == "version":
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
+    if cache.reference is not None:
+        batch = with_target(network, cache.reference, batch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)
     if batch.version is not None:
@@ -200,6 +204,7 @@ def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched
         peer_log_ratio=None if peers is None else peer_log_ratio(network, fetched.others, peers, batch),
         truncation=spec.truncation,
         masks=spec.masks,
+        loss_mean=spec.loss_mean,
         versions=fetched.versions,
     )
     objective = partial(loss, network, spec.recipe, batch, inputs)

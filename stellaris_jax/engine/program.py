@@ -142,8 +142,10 @@ class Engine:
                 present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
         before = jax.tree.map(lambda x: x[:local], state.actor)
         keys = keys._replace(envs=keys.envs[:local])
+        carry = self.network.stored(before.carry)
+        if before.alive is not None:
+            before = before._replace(alive=jnp.ones_like(before.alive))
         inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma)
-        carry = before.carry
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
         if self.axis is not None:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
@@ -267,7 +269,7 @@ class Engine:
     def planned_wave(self, plan: Plan, inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
         """Wave `w` of a plan, for all seeds; see `wave`."""
         wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-        mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
+        mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None, 0), 0, 0))  # type: ignore[arg-type]
         after: WaveCarry = mapped(inputs, wave_state, wave)
         return after
 
@@ -296,7 +298,7 @@ class Engine:
             if self.shards is None:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
-                inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
+                inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r], state.reference)
                 wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state, self.spec.metrics))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)

@@ -46,7 +46,8 @@ class ProgramCache:
     def evaluator(self, config: Config, env: VecEnv, network: PolicyNetwork, episodes: int) -> Evaluator:
         """Evaluator that plays `episodes` episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
-        return self._once(key, lambda: Evaluator(env, network, config, episodes))
+        played: VecEnv = getattr(env, "evaluation", env)
+        return self._once(key, lambda: Evaluator(played, network, config, episodes))
 
     def probe(self, config: Config, network: PolicyNetwork, spec: ProgramSpec, kind: str) -> Probe | None:
         """Probe that takes a scaling rule's measurements."""

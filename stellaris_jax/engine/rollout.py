@@ -11,7 +11,8 @@ from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.gae import linear_recurrence
 from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.agent.networks.recurrent import Carry, reset_carry
+from stellaris_jax.agent.networks.policy_network import where_rows
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.keys import FragmentKeys, step_keys
 from stellaris_jax.envs.base import Box, VecEnv
@@ -196,13 +197,15 @@ def rollout(
         distribution, carry = network.act(tree, view(normalizers, obs, options), before.carry)
         action = network.distribution.perturb(distribution, noise)
         state, time_step = env.step(keys, before.env, action, starts)
-        carry = reset_carry(carry, time_step.terminated, time_step.truncated)
-        after = before._replace(env=state, obs=time_step.obs, carry=carry)
+        ends = (time_step.terminated, time_step.truncated)
+        after = before._replace(env=state, obs=time_step.obs, carry=None)
         if alive is not None:
             after, time_step = stopped(alive, before, after, time_step)
+        after = after._replace(carry=network.next_carry(before.carry, carry, ends, alive))
         return after, (obs, action, distribution, time_step, alive)
 
-    start = actor._replace(totals=None)  # type: ignore[arg-type]
+    carry = network.begin(tree, view(normalizers, actor.obs, options), actor.carry)
+    start = actor._replace(totals=None, carry=carry)  # type: ignore[arg-type]
     after, (obs, action, distribution, results, valid) = jax.lax.scan(
         step, start, (env_keys, jnp.swapaxes(noise, 0, 1))
     )
@@ -231,13 +234,10 @@ def stopped(alive: jax.Array, before: ActorState, after: ActorState, result: Any
 
     The others have ended an episode in the fragment: they stay where their next episode begins.
     """
-
-    def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
     ends = {name: getattr(result, name) & alive for name in ("terminated", "truncated")}
     result = result._replace(reward=jnp.where(alive, result.reward, 0.0), **ends)
-    kept: ActorState = jax.tree.map(chosen, after._replace(alive=None), before._replace(alive=None))
+    unchanged = before._replace(alive=None, carry=None)
+    kept: ActorState = where_rows(alive, after._replace(alive=None), unchanged)
     return kept._replace(alive=alive & ~(ends["terminated"] | ends["truncated"])), result
 
 

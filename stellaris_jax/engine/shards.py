@@ -85,7 +85,7 @@ class Shards(NamedTuple):
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
-        return self._stored(state, slot, rows, before.carry, actor, trajectory)
+        return self._stored(state, slot, rows, self.network.stored(before.carry), actor, trajectory)
 
     def host_whole_wave(
         self, hyper: Hyper, state: EngineState, slot: jax.Array, rows: jax.Array, data: HostData
@@ -181,7 +181,7 @@ class Shards(NamedTuple):
             before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
         inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
         actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
-        return self._written(state, wave, before.carry, actor, data, episodes)
+        return self._written(state, wave, self.network.stored(before.carry), actor, data, episodes)
 
     def _of_wave(self, actor: ActorState, wave: Segments) -> ActorState:
         """States of the shards that roll in a wave."""
@@ -257,7 +257,7 @@ class Shards(NamedTuple):
         self, hyper: Hyper, state: EngineState, rows: jax.Array, buffer: jax.Array, order: jax.Array
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
-        data, carry, version, episodes = store.batch(_store(state), rows)
+        data, carry, version, episodes = store.batch(_store(state), rows, self.network.recurrent)
         recipe = self.spec.recipe
         samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, recipe)
         samples = samples._replace(version=version)

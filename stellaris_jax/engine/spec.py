@@ -32,6 +32,7 @@ class ProgramSpec:
       optimizer: the optimizer.
       parts: parts of the policy with learning rates of their own.
       critic: whether the policy has a critic.
+      loss_mean: mean of the loss's terms over samples.
       masks: masks of samples.
       seeds: number S of seeds executed together (`vmap`).
       minibatch_layout: layout of a fragment as minibatches.
@@ -48,6 +49,7 @@ class ProgramSpec:
       masked: whether rounds may leave out some environments; those of independent actors never do.
       host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
+      episodic: whether fragments have one episode of each environment, and padding after it.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
       collection: sizes of independent actors' collection; `None` for other actors.
     """
@@ -57,6 +59,7 @@ class ProgramSpec:
     optimizer: Optimizer
     parts: tuple[str, ...]
     critic: bool
+    loss_mean: str
     masks: tuple[Mask, ...]
     seeds: int
     minibatch_layout: MinibatchLayout
@@ -73,6 +76,7 @@ class ProgramSpec:
     masked: bool
     host_fragments: bool
     recurrent: bool
+    episodic: bool
     kl_coefficient_per_gradient: bool
     collection: CollectionShape | None = None
 
@@ -88,6 +92,7 @@ class ProgramSpec:
             optimizer=register.optimizer[settings.optimizer](settings.optimizer_options),
             parts=tuple(sorted(settings.learning_rates)),
             critic=VALUE in register.policy[config.network.policy].outputs,
+            loss_mean=settings.loss_mean,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             # Seeds whose fragments end with their episodes have stretches of their own.
             seeds=config.num_seeds if seeds_vmapped(engine.members) and not follows else 1,
@@ -107,6 +112,7 @@ class ProgramSpec:
             masked=is_masked(config) and config.actor_shards == 0,
             host_fragments=host_fragments,
             recurrent=is_recurrent(config),
+            episodic=follows or register.policy[config.network.policy].episodic,
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
             collection=CollectionShape.of(config),
         )
@@ -178,7 +184,7 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.host_fragments or self.follows
+        return self.masked or self.host_fragments or self.episodic
 
     @property
     def follows(self) -> bool:

@@ -46,6 +46,7 @@ class EngineState(NamedTuple):
       key: the seed's key.
       round: number of completed rounds.
       store: fragments of independent actors; `None` for other actors.
+      reference: the policy that the run starts from, `[P]`, if the algorithm needs it; else `None`.
       partial: sums over the executed part of a round, a vector (`engine.round_steps.Sums`), if rounds have several
         stretches; else `None`.
     """
@@ -62,6 +63,7 @@ class EngineState(NamedTuple):
     round: jax.Array
     store: Store | None = None
     partial: Any = None
+    reference: Any = None
 
 
 class EngineInputs(NamedTuple):
@@ -170,7 +172,7 @@ class StateLayout:
             target=zeros if "target" in made else None,
             valid=never if spec.has_invalid else None,
             steps=Steps(zeros, zeros if spec.critic else None, never, never) if spec.recipe.sequences else None,
-            carry=self.network.initial_carry(spec.envs * spec.buffers),
+            carry=self.network.stored(self.network.initial_carry(spec.envs * spec.buffers)),
             first=never if self.network.recurrent else None,
             own=self._own(hyper, rows),
         )
@@ -178,10 +180,10 @@ class StateLayout:
         normalizers, store = init_normalizers(observation), None
         if spec.collection is not None:
             actor = jax.tree.map(lambda x: x.reshape(-1, spec.shard_envs, *x.shape[1:]), actor)
-            if spec.collection.follows:
-                actor = actor._replace(alive=jnp.ones(actor.totals.shape[:2], bool))
             store = init_store(self.network, self.options, spec, fragments, normalizers.obs)
             fragments = fragments._replace(version=jnp.zeros(rows, jnp.int32))
+        if spec.episodic:
+            actor = actor._replace(alive=jnp.ones(actor.totals.shape[:-1], bool))
         return EngineState(
             params=params,
             version=jnp.int32(0),
@@ -195,6 +197,7 @@ class StateLayout:
             round=jnp.int32(0),
             store=store,
             partial=jnp.zeros(len(spec.metrics) + PARTIAL_SUMS) if spec.follows else None,
+            reference=params if spec.algorithm.target == "reference" else None,
         )
 
     def _own(self, hyper: Hyper, rows: int) -> dict[str, jax.Array] | None:

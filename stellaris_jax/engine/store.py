@@ -83,7 +83,7 @@ def init_store(
         discounted_return=number if options.normalize_reward else None,
         first=None,
     )
-    carry = network.initial_carry(envs)
+    carry = network.stored(network.initial_carry(envs))
     repeated = partial(jax.tree.map, lambda x: jnp.broadcast_to(x, (spec.shape.ring.length, *x.shape)).copy())
     return Store(
         data=data,
@@ -150,8 +150,13 @@ def write(store: Store, rolled: Rolled, rows: jax.Array, first: jax.Array, segme
     return written
 
 
-def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
+def batch(store: Store, rows: jax.Array, recurrent: bool) -> tuple[Collected, Carry, jax.Array, EpisodeStatistics]:
     """Data of a batch from the rows `[A]` of its fragments.
+
+    Args:
+      store: the store.
+      rows: rows of the fragments.
+      recurrent: whether the network has memory.
 
     Returns:
       (data `[T, N, ...]`, memory's states at the first observations `[N, ...]`, version that acted in each sample
@@ -169,7 +174,7 @@ def batch(store: Store, rows: jax.Array) -> tuple[Collected, Carry, jax.Array, E
         # Statistics leave out NaN. A segment that never began has the observations of an older fragment in its row.
         every = valid.reshape(valid.shape + (1,) * (raw_obs.ndim - valid.ndim))
         data = data._replace(raw_obs=jnp.where(every, raw_obs, jnp.nan))
-    if store.carry is not None:
+    if recurrent:
         # The observation after a dead transition, which follows the end of an episode, is the first of an episode.
         ended = data.terminated | data.truncated if data.valid is None else ~data.valid
         data = data._replace(first=jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]]))

@@ -65,16 +65,18 @@ class RoundInputs(NamedTuple):
       loader: fragments and their minibatches.
       kl_coefficient: weight of the KL penalty.
       step_scale: factor on the learning rate.
+      reference: the policy that the run starts from; `None` unless the algorithm needs it.
     """
 
     hyper: Hyper
     loader: DataLoader
     kl_coefficient: jax.Array
     step_scale: Number
+    reference: jax.Array | None = None
 
     def cache(self, wave_state: WaveCarry) -> Cache:
         """Cache from which learners fetch, after the newest version has been published in the ring."""
-        return Cache(wave_state.ring, wave_state.version, self.loader, self.kl_coefficient)
+        return Cache(wave_state.ring, wave_state.version, self.loader, self.kl_coefficient, self.reference)
 
 
 class UpdateSums(NamedTuple):

@@ -42,6 +42,7 @@ for _suite, _needs in {
     "gymnasium": "the gymnasium extra: pip install 'stellaris-jax[gymnasium]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
+    "tokens": "nothing",
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }.items():
     kinds.suite(_suite)(Suite(f"{_FOLDER}.{_suite}", _needs))

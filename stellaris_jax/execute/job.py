@@ -16,6 +16,7 @@ from stellaris_jax.execute.footprint import check_run, live_actors
 from stellaris_jax.execute.loading import check, start_jax
 from stellaris_jax.execute.plugin_checks import check_plugins
 from stellaris_jax.execute.recording import Recording
+from stellaris_jax.execute.warm_start import warm_started
 from stellaris_jax.runs.start import Start, start_of
 from stellaris_jax.timeline.data_admission import queue_capacity
 from stellaris_jax.timeline.scaling.limits import is_scaled
@@ -70,7 +71,8 @@ def prepare(config: Config) -> Job:
     if spec.host_fragments:
         _check_hosted(config, recording)
     seeds = list(range(config.seed, config.seed + config.num_seeds))
-    return Job(config, env, network, seeds, spec, recording, start_of(config, network))
+    start = start_of(config, network) or warm_started(config, env, network)
+    return Job(config, env, network, seeds, spec, recording, start)
 
 
 def _check_hosted(config: Config, recording: Recording | None) -> None:

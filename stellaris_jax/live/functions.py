@@ -174,7 +174,7 @@ class Functions:
         options = self.config.env
         inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, part * steps)
         after, trajectory = rollout(self.program_env, self.network, options, steps, inputs, self.spec.steps)
-        return self._collected(trajectory, params, normalizers, actor.carry, after)
+        return self._collected(trajectory, params, normalizers, self.network.stored(actor.carry), after)
 
     def _roll_hosted(
         self, segment: Segment, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, shard: RequestedShard

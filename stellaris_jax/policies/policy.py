@@ -120,7 +120,8 @@ class Policy:
             params: jax.Array, normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array | None
         ) -> tuple[jax.Array, Carry]:
             batch = obs.reshape(-1, *network.observation_space.shape)
-            parameters, carry = network.act(network.unravel(params), view(normalizers, batch, env), carry)
+            tree, seen = network.unravel(params), view(normalizers, batch, env)
+            parameters, carry = network.act(tree, seen, network.begin(tree, seen, carry))
             if key is None:
                 action = network.distribution.mode(parameters)
             else:

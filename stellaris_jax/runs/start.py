@@ -57,7 +57,7 @@ def start_of(config: Config, network: PolicyNetwork) -> Start | None:
     Raises:
       ConfigError: `init_from` holds no run, no matching run, or no intact checkpoint.
     """
-    if not config.init_from or _is_under_way(config):
+    if not config.init_from or is_under_way(config):
         return None
     place = f"init_from={config.init_from}"
     path = Path(config.init_from) / "config.yaml"
@@ -73,7 +73,8 @@ def start_of(config: Config, network: PolicyNetwork) -> Start | None:
     return _fitting(place, _extract(place, leaves), config, network)
 
 
-def _is_under_way(config: Config) -> bool:
+def is_under_way(config: Config) -> bool:
+    """Whether the run that a configuration continues has a checkpoint."""
     folder = Path(config.resume, "checkpoints")
     return bool(config.resume) and folder.is_dir() and any(path.name.isdigit() for path in folder.iterdir())
 

@@ -8,11 +8,14 @@ from stellaris_jax.agent.losses.impala import IMPALA
 from stellaris_jax.agent.losses.masks import Mask
 from stellaris_jax.agent.losses.objectives import A3PO, BAPO, CISPO, SAPO, TIS, TOPR, Decoupled, Importance
 from stellaris_jax.agent.losses.ppo import PPO, PolicyObjective
+from stellaris_jax.agent.losses.sequences import GRPO, GSPO
 
 __all__ = [
     "A3PO",
     "BAPO",
     "CISPO",
+    "GRPO",
+    "GSPO",
     "IMPACT",
     "IMPALA",
     "PPO",

@@ -135,6 +135,7 @@ class LossInputs(NamedTuple):
       masks: masks of samples.
       versions: versions of the policies.
       outputs: other outputs of the learner's policy, by name, `[B, ...]`.
+      loss_mean: mean of terms over samples, see `algorithm.loss_mean`.
     """
 
     batch: Samples
@@ -149,6 +150,16 @@ class LossInputs(NamedTuple):
     masks: tuple[Mask, ...] = ()
     versions: Versions | None = None
     outputs: Mapping[str, jax.Array] = MappingProxyType({})
+    loss_mean: str = "samples"
+
+    def mean(self, x: jax.Array) -> jax.Array:
+        """Mean of terms `[B]` over the valid samples as `loss_mean` says, a scalar."""
+        valid = self.batch.valid
+        if self.loss_mean == "samples":
+            return mean(x, valid)
+        if self.loss_mean == "constant":
+            return jnp.mean(x if valid is None else jnp.where(valid, x, 0.0))
+        return mean_of_sequences(x, valid, self.steps)
 
     @property
     def log_prob(self) -> jax.Array:
@@ -248,7 +259,7 @@ def total(
             )
     if inputs.masks:
         terms["policy_loss"] = terms["policy_loss"] * _mask_weights(inputs, advantage)
-    means = {name: mean(term, inputs.batch.valid) for name, term in terms.items()}
+    means = {name: inputs.mean(term) for name, term in terms.items()}
     coefficients = (hyper.value_coefficient, inputs.kl_coefficient, -hyper.entropy_coefficient)
     loss = means["policy_loss"]
     for name, weight in zip(("value_loss", "kl", "entropy"), coefficients, strict=True):
@@ -279,6 +290,19 @@ def mean(x: Number, valid: jax.Array | None) -> jax.Array:
     if valid is None:
         return jnp.mean(x)
     return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+
+
+def sequence_means(x: jax.Array, valid: jax.Array | None, steps: int) -> tuple[jax.Array, jax.Array]:
+    """Means over the valid steps of sequences, and whether they have any, `[n]`; `x` is `[T, n]`, flattened."""
+    by_step = x.reshape(steps, -1)
+    used = jnp.ones_like(by_step, bool) if valid is None else valid.reshape(steps, -1)
+    count = jnp.sum(used, axis=0)
+    return jnp.sum(jnp.where(used, by_step, 0.0), axis=0) / jnp.maximum(count, 1), count > 0
+
+
+def mean_of_sequences(x: jax.Array, valid: jax.Array | None, steps: int) -> jax.Array:
+    """Mean over sequences of the mean over their valid steps; `x` is `[T, n]`, flattened."""
+    return mean(*sequence_means(x, valid, steps))
 
 
 KL_COEFFICIENTS = (1e-16, 1e9)

@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.agent.networks.distributions import Distribution, for_space
-from stellaris_jax.agent.networks.recurrent import Carry, Past
+from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.sections import NetworkConfig
@@ -99,9 +100,34 @@ class PolicyNetwork(Optioned):
     recurrent = False
     """Whether actions depend on a carry: on what the policy remembers of an episode."""
 
+    stores_carry: ClassVar[bool] = True
+    """Whether learners need the carry at a sequence's start; if not, every sequence starts with an episode."""
+
+    episodic: ClassVar[bool] = False
+    """Whether a fragment has one episode of each environment: what comes after its end is padding."""
+
     def initial_carry(self, number: int) -> Carry:
         """Carry of `number` environments at the start of an episode; `None` without memory."""
         return None
+
+    def begin(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> Carry:
+        """Carry before the first step with these parameters, for the observations `[n, ...]` of that step."""
+        return carry
+
+    def next_carry(self, before: Carry, after: Carry, ends: tuple[jax.Array, ...], alive: Any = None) -> Carry:
+        """Carry after a step: reset where an episode has ended, and as before it where nothing took part.
+
+        Args:
+          before, after: carries before and after `act`.
+          ends: flags of which any ends an episode, bool `[n]`.
+          alive: whether an environment took part, bool `[n]`; `None` if all did.
+        """
+        after = reset_carry(after, *ends)
+        return after if alive is None else where_rows(alive, after, before)
+
+    def stored(self, carry: Carry) -> Carry:
+        """What learners get of the carry at a sequence's start."""
+        return carry if self.stores_carry else None
 
     def value_step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
         """Step of the critic: (observations, carry) -> (values `[n]`, next carry); needed with memory only."""
@@ -147,6 +173,11 @@ class PolicyNetwork(Optioned):
         functions: list[Callable[[jax.Array], Any]] = []
         jax.eval_shape(lambda tree: functions.append(ravel_pytree((tree, self._tail))[1]), self.template)
         return functions[0]
+
+
+def where_rows(rows: jax.Array, true: Any, false: Any) -> Any:
+    """Arrays `[n, ...]` of one tree where `rows` `[n]` is true, and of another elsewhere."""
+    return jax.tree.map(lambda x, y: jnp.where(rows.reshape(-1, *(1,) * (x.ndim - 1)), x, y), true, false)
 
 
 def policy_network(observation_space: Box, action_space: Space, config: NetworkConfig) -> PolicyNetwork:

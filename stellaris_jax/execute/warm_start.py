@@ -1,0 +1,111 @@
+"""Warm start: a policy that has imitated an environment's demonstrations before the first round.
+
+The result is cached on disk by a digest of its program and seed, as arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from stellaris_jax.agent.networks import PolicyNetwork, normalizer
+from stellaris_jax.agent.networks.recurrent import Past
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.keys import SeedKeys, folded
+from stellaris_jax.runs.start import Start, is_under_way
+
+STREAM = 0xDE
+"""Number that separates the keys of demonstrations from others."""
+
+
+def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | None:
+    """Start of every seed that `warm_start` asks for; `None` without one.
+
+    Raises:
+      ConfigError: the environment has no demonstrations.
+    """
+    if not config.warm_start.steps or is_under_way(config):
+        return None
+    if not hasattr(env, "demonstrations"):
+        raise ConfigError(
+            f"warm_start.steps={config.warm_start.steps} needs an environment with demonstrations, such as tokens/..., "
+            f"which env.name={config.env.name} has not; accepted: 0."
+        )
+    seeds = range(config.seed, config.seed + config.num_seeds)
+    lowered = jax.jit(lambda seed: imitated(config, env, network, seed)).lower(np.uint32(0))
+    digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}".encode()).hexdigest()
+    rows, compiled = [], None
+    for seed in seeds:
+        place = cache_folder() / f"{digest[:40]}-{seed}.npy"
+        params = _stored(place, network)
+        if params is None:
+            compiled = compiled or lowered.compile()
+            params = np.asarray(compiled(np.uint32(seed)))
+            _store(place, params)
+        rows.append(params)
+    statistics = normalizer.init(network.observation_space.shape)
+    return Start(np.stack(rows), jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(seeds), axis=0), statistics))
+
+
+def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) -> jax.Array:
+    """Parameters `[P]` of one seed, by Adam on the cross-entropy of demonstrated actions."""
+    options = config.warm_start
+    keys = SeedKeys.of(jax.random.key(seed))
+    optimizer = optax.adam(options.learning_rate)
+
+    def loss(params: jax.Array, key: jax.Array) -> jax.Array:
+        shown = env.demonstrations(key, options.batch, options.errors)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
+        first = jnp.zeros(len(flat.action), bool)
+        past = Past(network.stored(network.initial_carry(options.batch)), first) if network.recurrent else None
+        parameters = network.policy(network.unravel(params), flat.obs, past)
+        log_prob = network.distribution.log_prob(parameters, flat.action)
+        return -jnp.sum(jnp.where(flat.valid, log_prob, 0.0)) / jnp.sum(flat.valid)
+
+    def step(so_far: Any, number: jax.Array) -> tuple[Any, None]:
+        params, state = so_far
+        gradient = jax.grad(loss)(params, folded(keys.run, [STREAM, number]))
+        updates, state = optimizer.update(gradient, state)
+        return (params + updates, state), None
+
+    params = network.init(keys.params)
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(options.steps))
+    return params
+
+
+def cache_folder() -> Path:
+    """Folder of the user's cache for warm starts."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "stellaris-jax" / "warm_starts"
+
+
+def _stored(place: Path, network: PolicyNetwork) -> np.ndarray | None:
+    """Parameters stored in a file; `None` if there are none that fit."""
+    try:
+        params = np.load(place, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    fits = params.shape == jax.eval_shape(network.init, jax.random.key(0)).shape and params.dtype == np.float32
+    return params if fits and np.isfinite(params).all() else None
+
+
+def _store(place: Path, params: np.ndarray) -> None:
+    """Store parameters if the folder can be written; a warm start works without."""
+    import io
+
+    data = io.BytesIO()
+    np.save(data, params)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, data.getvalue())
+    except OSError:
+        return
