@@ -230,6 +230,13 @@ def is_recurrent(config: Config) -> bool:
     return config.network.memory != "none" or getattr(policy, "recurrent", False) is True
 
 
+def has_sequences(config: Config) -> bool:
+    """Whether minibatches are whole sequences of environments instead of single samples."""
+    algorithm = register.algorithm.get(config.algorithm.name)
+    estimator = register.advantage.get(estimator_of(config))
+    return is_recurrent(config) or getattr(algorithm, "sequences", False) or getattr(estimator, "by_learners", False)
+
+
 def place_of(key: str) -> Place | None:
     """Place of an option's key; None for other keys."""
     return next((place for place in PLACES if key.startswith(f"{place.options}.")), None)

@@ -99,8 +99,8 @@ class AlgorithmConfig(Section):
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     loss_mean: str = knob(
         "samples",
-        "mean of the loss over a minibatch: over samples, over sequences of the mean over their samples (sequences), or "
-        "the sum over samples by the constant length of fragments (constant, as in Dr. GRPO)",
+        "mean of the loss over a minibatch: over samples, over sequences of the mean over their samples (sequences), "
+        "or the sum over samples by the constant length of fragments (constant, as in Dr. GRPO)",
         choices=("samples", "sequences", "constant"),
     )
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
@@ -289,7 +289,8 @@ class EvaluationConfig(Section):
 @dataclass(frozen=True)
 class WarmStartConfig(Section):
     steps: int = knob(
-        0, "optimizer steps of imitation before the first round; 0: none. Needs demonstrations: tokens/...",
+        0,
+        "optimizer steps of imitation before the first round; 0: none. Needs demonstrations: tokens/...",
         within="[0, 1e7]",
     )
     batch: int = knob(256, "demonstrations of a step", within="[1, 1e7]")

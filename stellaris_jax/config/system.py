@@ -49,6 +49,12 @@ class SystemConfig(Section):
         "shard of them rolls fragments without waiting for the others (independent)",
         choices=("barrier", "pipelined", "independent"),
     )
+    actor_precision: str = knob(
+        "float32",
+        "arithmetic of actors: float32, weights (and the transformer's arithmetic) in bfloat16, or matrices rounded to "
+        "int8; learners always have float32, so that actors' probabilities differ from theirs even on fresh data",
+        choices=("float32", "bfloat16", "int8"),
+    )
     actor_shards: int = knob(
         0,
         "independent actors: shards (A) of env.num_envs, each an actor by itself that stands for its share of "

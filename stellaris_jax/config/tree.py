@@ -22,13 +22,13 @@ from stellaris_jax.config.sections import (
     EngineConfig,
     EnvConfig,
     EvaluationConfig,
-    WarmStartConfig,
     LiveConfig,
     NetworkConfig,
     PlatformConfig,
     PricesConfig,
     RunConfig,
     ScalingConfig,
+    WarmStartConfig,
 )
 from stellaris_jax.config.system import SystemConfig
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import check_options, conditions, estimator_of, is_recurrent
+from stellaris_jax.config.options import check_options, conditions, estimator_of, has_sequences, is_recurrent
 from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
 
@@ -119,7 +119,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     recurrent = is_recurrent(c)
     mean = c.algorithm.loss_mean
     yield (
-        mean == "samples" or recurrent or any(sequences.values()),
+        mean == "samples" or has_sequences(c),
         f"algorithm.loss_mean={mean} needs minibatches of whole sequences, which a policy with memory has, and "
         "algorithms that learn from sequences; accepted: samples.",
     )

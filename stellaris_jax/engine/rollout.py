@@ -181,7 +181,7 @@ def rollout(
       (state of the actors, trajectory).
     """
     params, normalizers, actor, keys, gamma, first = inputs
-    tree = network.unravel(params)
+    tree = network.acting(params)
     starts = env.starts(keys.start)
     length = fragment_steps or steps
     streams = step_keys(keys.envs, length)

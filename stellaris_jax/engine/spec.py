@@ -49,6 +49,7 @@ class ProgramSpec:
       masked: whether rounds may leave out some environments; those of independent actors never do.
       host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
+      actor_precision: arithmetic of actors.
       episodic: whether fragments have one episode of each environment, and padding after it.
       kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
       collection: sizes of independent actors' collection; `None` for other actors.
@@ -76,6 +77,7 @@ class ProgramSpec:
     masked: bool
     host_fragments: bool
     recurrent: bool
+    actor_precision: str
     episodic: bool
     kl_coefficient_per_gradient: bool
     collection: CollectionShape | None = None
@@ -112,6 +114,7 @@ class ProgramSpec:
             masked=is_masked(config) and config.actor_shards == 0,
             host_fragments=host_fragments,
             recurrent=is_recurrent(config),
+            actor_precision=system.actor_precision,
             episodic=follows or register.policy[config.network.policy].episodic,
             kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
             collection=CollectionShape.of(config),

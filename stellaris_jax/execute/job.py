@@ -16,6 +16,7 @@ from stellaris_jax.execute.footprint import check_run, live_actors
 from stellaris_jax.execute.loading import check, start_jax
 from stellaris_jax.execute.plugin_checks import check_plugins
 from stellaris_jax.execute.recording import Recording
+from stellaris_jax.execute.token_checks import check_tokens
 from stellaris_jax.execute.warm_start import warm_started
 from stellaris_jax.runs.start import Start, start_of
 from stellaris_jax.timeline.data_admission import queue_capacity
@@ -64,7 +65,8 @@ def prepare(config: Config) -> Job:
     config = as_executed(config, recording)
     env = from_config(config.env)
     check_plugins(config)
-    network = policy_network(env.observation_space, env.action_space, config.network)
+    check_tokens(config, env)
+    network = policy_network(env.observation_space, env.action_space, config.network, config.system.actor_precision)
     check_run(config, env, network)
     spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
     check_agent(network, config, spec)

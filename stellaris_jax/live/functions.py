@@ -66,7 +66,9 @@ class Functions:
     def __init__(self, config: Config):
         load_plugins(config.plugins)
         self.config, self.env = config, from_config(config.env)
-        self.network = policy_network(self.env.observation_space, self.env.action_space, config.network)
+        self.network = policy_network(
+            self.env.observation_space, self.env.action_space, config.network, config.system.actor_precision
+        )
         self.program_env = in_program(self.env)
         self.spec = ProgramSpec.of(config, host_fragments=self.program_env is None)
         self._programs = Programs()

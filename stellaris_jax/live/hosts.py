@@ -166,7 +166,7 @@ class HostActors:
     def __init__(self, env: HostEnv, network: PolicyNetwork, config: Config, programs: Programs):
         self.env, self.network, self.length = env, network, config.algorithm.rollout_length
         self._act = jax.jit(acting(network, config.env, config.env.num_envs))
-        self._unravel = jax.jit(network.unravel)
+        self._unravel = jax.jit(network.acting)
         self._open_envs: dict[int, OpenEnvs] = {}
         self._programs = programs
         self._beats: dict[int, float] = {}

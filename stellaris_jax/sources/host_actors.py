@@ -84,7 +84,7 @@ class Actors:
         self.network, self.distribution = network, network.distribution
         normalizers = init_normalizers(env.observation_space)
         self.shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
-        self._act, self._unravel = jax.jit(acting(network, config.env)), jax.jit(network.unravel)
+        self._act, self._unravel = jax.jit(acting(network, config.env)), jax.jit(network.acting)
         self._keys = [acting_key(seed) for seed in seeds]
         self._groups: list[list[HostGroup]] = []
         self._round = 0

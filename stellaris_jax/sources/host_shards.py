@@ -54,7 +54,7 @@ class ShardPolicies:
         # Each shard acts for a part of the environments, with the noise that it has among all of them.
         part = acting(network, config.env, of=spec.envs)
         self._act_each = jax.jit(jax.vmap(part, in_axes=(0, 0, 0, 0, None, 0, 0)))
-        self._unravel, self._unravel_each = jax.jit(network.unravel), jax.jit(jax.vmap(network.unravel))
+        self._unravel, self._unravel_each = jax.jit(network.acting), jax.jit(jax.vmap(network.acting))
 
     def acting(self, wave: HostWave, key: Any) -> ActAll:
         """Acting function of a wave.

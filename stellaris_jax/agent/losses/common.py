@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.masks import Mask, MaskInputs
+from stellaris_jax.agent.losses.masks import Mask, MaskInputs, sequence_means
 from stellaris_jax.agent.networks.distributions import Distribution
 from stellaris_jax.agent.networks.recurrent import Carry, Past
 from stellaris_jax.base.errors import ConfigError
@@ -279,7 +279,7 @@ def _mask_weights(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
         if signed := [type(mask).__name__ for mask in inputs.masks if mask.signed]:
             raise ConfigError(f"The mask {signed[0]} needs advantages, which this algorithm has not; leave it out.")
         advantage = jnp.zeros_like(log_prob)
-    seen = MaskInputs(log_prob, batch.log_prob, advantage, valid, discrete)
+    seen = MaskInputs(log_prob, batch.log_prob, advantage, valid, discrete, inputs.steps)
     masks = zip(inputs.masks, inputs.hyper.masks, strict=True)
     weights = [mask.bound(options).weight(seen) for mask, options in masks]
     return reduce(mul, weights)
@@ -290,14 +290,6 @@ def mean(x: Number, valid: jax.Array | None) -> jax.Array:
     if valid is None:
         return jnp.mean(x)
     return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
-
-
-def sequence_means(x: jax.Array, valid: jax.Array | None, steps: int) -> tuple[jax.Array, jax.Array]:
-    """Means over the valid steps of sequences, and whether they have any, `[n]`; `x` is `[T, n]`, flattened."""
-    by_step = x.reshape(steps, -1)
-    used = jnp.ones_like(by_step, bool) if valid is None else valid.reshape(steps, -1)
-    count = jnp.sum(used, axis=0)
-    return jnp.sum(jnp.where(used, by_step, 0.0), axis=0) / jnp.maximum(count, 1), count > 0
 
 
 def mean_of_sequences(x: jax.Array, valid: jax.Array | None, steps: int) -> jax.Array:

@@ -7,6 +7,7 @@ one, subclass `Mask` and register it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -16,7 +17,9 @@ from stellaris_jax.agent import Number
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import renamed
 from stellaris_jax.config.optioned import Numbered
+from stellaris_jax.config.options import has_sequences
 from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
 
 
 class MaskInputs(NamedTuple):
@@ -28,6 +31,7 @@ class MaskInputs(NamedTuple):
       advantage: advantage that the loss uses; V-trace's under IMPALA and IMPACT, zeros if there are none.
       valid: whether a sample is learned from, bool.
       discrete: whether actions have probabilities instead of densities.
+      steps: steps T of a minibatch of sequences `[T, n]`, flattened; `None` for others.
     """
 
     log_prob: jax.Array
@@ -35,6 +39,7 @@ class MaskInputs(NamedTuple):
     advantage: jax.Array
     valid: jax.Array
     discrete: bool
+    steps: int | None = None
 
     @property
     def log_ratio(self) -> jax.Array:
@@ -43,6 +48,14 @@ class MaskInputs(NamedTuple):
 
 
 __getattr__ = renamed(__name__, {"Seen": "MaskInputs"}, globals())
+
+
+def sequence_means(x: jax.Array, valid: jax.Array | None, steps: int) -> tuple[jax.Array, jax.Array]:
+    """Means over the valid steps of sequences, and whether they have any, `[n]`; `x` is `[T, n]`, flattened."""
+    by_step = x.reshape(steps, -1)
+    used = jnp.ones_like(by_step, bool) if valid is None else valid.reshape(steps, -1)
+    count = jnp.sum(used, axis=0)
+    return jnp.sum(jnp.where(used, by_step, 0.0), axis=0) / jnp.maximum(count, 1), count > 0
 
 
 class Mask(Numbered):
@@ -93,16 +106,29 @@ class TotalVariation(Mask):
 class OffPolicySequence(Mask):
     """Off-policy sequence masking (DeepSeek-V3.2): mask of samples with A < 0 and log(mu / pi) > delta.
 
-    These actions had a negative advantage and have become unlikely. DeepSeek uses the mean over a sequence; here each
-    action is one sample.
+    These actions had a negative advantage and have become unlikely. DeepSeek uses the mean of log(mu / pi) over a
+    sequence (`by_sequence`, for policies with memory); otherwise each action is one sample.
     """
 
+    by_sequence: bool = knob(False, "mask whole sequences, by their mean log(mu / pi)")
     opsm_bound: Number = knob(
         0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)"
     )
 
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield (
+            config.algorithm.mask_options.get("opsm", {}).get("by_sequence") is not True or has_sequences(config),
+            "algorithm.mask_options.opsm.by_sequence=true needs minibatches of whole sequences, which a policy with "
+            "memory has, and algorithms that learn from sequences; accepted: false.",
+        )
+
     def weight(self, seen: MaskInputs) -> jax.Array:
-        return 1.0 - ((seen.advantage < 0.0) & (-seen.log_ratio > self.opsm_bound))
+        behind = -seen.log_ratio
+        if self.by_sequence:
+            assert seen.steps is not None, "minibatches hold no sequences"
+            behind = jnp.tile(sequence_means(behind, seen.valid, seen.steps)[0], seen.steps)
+        return 1.0 - ((seen.advantage < 0.0) & (behind > self.opsm_bound))
 
 
 @register.mask("m2po")

@@ -5,13 +5,15 @@ A sequence is the steps of one environment in a fragment; on token tasks it is o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.losses.common import LossInputs, Metrics, importance_ratio, mean, sequence_means
+from stellaris_jax.agent.losses.common import LossInputs, Metrics, importance_ratio, mean
+from stellaris_jax.agent.losses.masks import sequence_means
 from stellaris_jax.agent.losses.ppo import PolicyObjective
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
@@ -27,10 +29,12 @@ class GroupRelative(PolicyObjective):
     advantage = "group"
     standardises = False
     clip_low: Number = knob(0.2, "how far the ratio may fall below 1 (epsilon_low)", within="(0, 1]")
-    clip_high: Number = knob(0.2, "how far the ratio may rise above 1 (epsilon_high); DAPO's is 0.28", within="(0, inf)")
+    clip_high: Number = knob(
+        0.2, "how far the ratio may rise above 1 (epsilon_high); DAPO's is 0.28", within="(0, inf)"
+    )
     reference: bool = knob(False, "penalise the divergence from the policy that the run starts from")
     reference_kl: Number = knob(0.001, "weight of that penalty (beta of GRPO), with `reference`", within="[0, inf)")
-    metrics = {
+    metrics: ClassVar[Mapping[str, str]] = {
         **PolicyObjective.metrics,
         "equal_groups": "share of samples whose group has equal returns, and teaches nothing",
     }

@@ -19,6 +19,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.agent.networks.distributions import Distribution, for_space
+from stellaris_jax.agent.networks.precision import lowered
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Optioned
@@ -60,7 +61,16 @@ class PolicyNetwork(Optioned):
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.observation_space, self.action_space, self.config)  # functions cannot be pickled
+        state = {"actor_precision": self.actor_precision}
+        return type(self), (self.observation_space, self.action_space, self.config), state  # functions: no pickling
+
+    actor_precision = "float32"
+    """Arithmetic of actors, see `networks.precision.lowered`."""
+
+    def acting(self, flat: jax.Array) -> dict[str, Any]:
+        """Tree of the parameters in a vector `[P]`, as actors have them."""
+        tree: dict[str, Any] = lowered(self.unravel(flat), self.actor_precision)
+        return tree
 
     # What a policy defines ---------------------------------------------------------------------------------------
 
@@ -180,14 +190,17 @@ def where_rows(rows: jax.Array, true: Any, false: Any) -> Any:
     return jax.tree.map(lambda x, y: jnp.where(rows.reshape(-1, *(1,) * (x.ndim - 1)), x, y), true, false)
 
 
-def policy_network(observation_space: Box, action_space: Space, config: NetworkConfig) -> PolicyNetwork:
-    """Policy that `network.policy` names, for the spaces of an environment.
+def policy_network(
+    observation_space: Box, action_space: Space, config: NetworkConfig, actor_precision: str = "float32"
+) -> PolicyNetwork:
+    """Policy that `network.policy` names, for the spaces of an environment, and with actors of a precision.
 
     Raises:
       ConfigError: the policy cannot read the observations.
       ValueError: there is no action distribution for the space.
     """
     network: PolicyNetwork = register.policy[config.policy](observation_space, action_space, config)
+    network.actor_precision = actor_precision
     # Made here, for arrays that a distribution makes inside a traced function could not leave it.
     assert network.distribution.size > 0, "a distribution has parameters"
     assert network.size > 0, "a policy has parameters"

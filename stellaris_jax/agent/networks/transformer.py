@@ -82,11 +82,11 @@ class Block(nn.Module):
         query, key, value = self.queries(x)
         length = x.shape[1]
         split = (*x.shape[:2], self.heads, -1)
-        scores = jnp.einsum("nqhd,nkhd->nhqk", query.reshape(split), key.reshape(split))
+        scores = _product("nqhd,nkhd->nhqk", query.reshape(split), key.reshape(split))
         causal = jnp.tril(jnp.ones((length, length), bool))
         weights = self._weights(jnp.where(causal, scores, LOWEST))
-        attended = jnp.einsum("nhqk,nkhd->nqhd", weights, value.reshape(split)).reshape(x.shape)
-        return self.end(x, attended), key, value
+        attended = _product("nhqk,nkhd->nqhd", weights, value.reshape(split)).reshape(x.shape)
+        return self.end(x, attended.astype(x.dtype)), key, value
 
     def step(
         self, x: jax.Array, keys: jax.Array, values: jax.Array, place: jax.Array
@@ -98,13 +98,18 @@ class Block(nn.Module):
             for all_, new in ((keys, key), (values, value))
         )
         split = (*keys.shape[:2], self.heads, -1)
-        scores = jnp.einsum("nhd,nkhd->nhk", query.reshape(len(x), self.heads, -1), keys.reshape(split))
+        scores = _product("nhd,nkhd->nhk", query.reshape(len(x), self.heads, -1), keys.reshape(split))
         weights = self._weights(jnp.where(jnp.arange(keys.shape[1]) <= place, scores, LOWEST))
-        attended = jnp.einsum("nhk,nkhd->nhd", weights, values.reshape(split)).reshape(x.shape)
-        return self.end(x, attended), keys, values
+        attended = _product("nhk,nkhd->nhd", weights, values.reshape(split)).reshape(x.shape)
+        return self.end(x, attended.astype(x.dtype)), keys, values
 
     def _weights(self, scores: jax.Array) -> jax.Array:
         return nn.softmax(scores * (self.width // self.heads) ** -0.5, axis=-1)
+
+
+def _product(formula: str, first: jax.Array, second: jax.Array) -> jax.Array:
+    """Product of attention, summed in float32 whatever its factors' type."""
+    return jnp.einsum(formula, first, second, preferred_element_type=jnp.float32)
 
 
 class Decoder(nn.Module):

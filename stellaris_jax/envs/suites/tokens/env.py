@@ -112,7 +112,9 @@ class TokenEnv:
         fresh = Completion(
             starts[chosen], jnp.zeros_like(tokens), jnp.zeros_like(length), state.group, state.number + 1
         )
-        state = jax.tree.map(lambda new, old: jnp.where(done.reshape(-1, *(1,) * (new.ndim - 1)), new, old), fresh, after)
+        state = jax.tree.map(
+            lambda new, old: jnp.where(done.reshape(-1, *(1,) * (new.ndim - 1)), new, old), fresh, after
+        )
         never = jnp.zeros_like(done)
         return state, TimeStep(self._observed(state), reward, done, never, final_obs)
 

@@ -44,9 +44,9 @@ class Maze(TokenTask):
             text = text.at[start].set(self.token("S")).at[goal].set(self.token("G"))
             return key, jnp.append(text, self.token("=")), self._distances(free, goal)[start]
 
-        prompt: Array = jax.lax.while_loop(
-            again, other, (key, jnp.zeros(self.prompt_length, jnp.int32), jnp.int32(0))
-        )[1]
+        prompt: Array = jax.lax.while_loop(again, other, (key, jnp.zeros(self.prompt_length, jnp.int32), jnp.int32(0)))[
+            1
+        ]
         return prompt
 
     def _steps(self, cell: Array) -> Array:

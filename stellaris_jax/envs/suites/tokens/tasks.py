@@ -129,7 +129,7 @@ class Countdown(TokenTask):
         chosen = given[self._numbers]
         value = chosen[:, 0]
         for place in range(2):
-            value = _applied(self._signs[:, place], value, chosen[:, place + 1])
+            value = _applied(jnp.asarray(self._signs[:, place]), value, chosen[:, place + 1])
         return value
 
     def _read(self, prompt: Array) -> tuple[Array, Array]:
