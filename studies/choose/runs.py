@@ -70,6 +70,7 @@ def full(pair: Pair, study: Study) -> Full:
     train([config for config in configs if not is_over(config, goal)], goal, place)
     seconds = clock.stop()
     runs = [evaluations(config) for config in configs]
+    assert goal.target is not None
     cutoff = max(rows[-1][goal.axis] for rows in runs)
     curves = [seed_curves(rows, goal.axis) for rows in runs]
     values = [to_target(own, goal.target, cutoff) for own in curves]
