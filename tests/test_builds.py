@@ -255,6 +255,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     """Every figure asks for runs whose configurations are valid, or trains a scheduler; training itself stands in."""
     from stellaris_jax.execute.loading import load_config
     from studies import study as study_module
+    from studies.choose import runs as choose_runs
     from studies.minionsrl import study as minionsrl
 
     def train(variants: Iterable[Variant], *_: object) -> None:
@@ -268,6 +269,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     monkeypatch.setattr(map_store, "trained", lambda wanted, seeds: train([wanted[0].variant]))
     monkeypatch.setattr(actors_store, "trained", lambda wanted: train([wanted[0][0].variant]))
     monkeypatch.setattr(minionsrl, "_trained", stop)
+    monkeypatch.setattr(choose_runs, "train", lambda configs, *_: (check_and_start_jax(configs[0]), stop()))
     arguments = shlex.split(example)[2:]
     monkeypatch.chdir(tmp_path)
     if arguments == ["index"]:

@@ -55,16 +55,21 @@ def fail(number: int, record: dict[str, object], trainer: object) -> None:
     raise FloatingPointError("diverged")
 
 
+def never(record: object) -> bool:
+    """Watch that ends no run."""
+    return False
+
+
 def test_how_a_worker_ends() -> None:
     (config,) = lay_out(Path("sweep"), [load_config(SMALL)], [])
     worker = Worker(os.getcwd(), 1, [])
     Path("file").write_text("")
-    refused = worker.train(0, config.replace({"run.dir": "file/run", "resume": ""}))
+    refused = worker.train(0, config.replace({"run.dir": "file/run", "resume": ""}), never)
     assert refused.foreseen and "file/run" in refused.error
-    unforeseen = worker.train(0, config.replace({"run.callbacks": ("fail-point",)}))
+    unforeseen = worker.train(0, config.replace({"run.callbacks": ("fail-point",)}), never)
     assert not unforeseen.foreseen and "FloatingPointError: diverged\nTraceback" in unforeseen.error
     worker.stop()
-    assert worker.train(0, config) == Ended(stopped=True)
+    assert worker.train(0, config, never) == Ended(stopped=True)
 
 
 @pytest.mark.parametrize(

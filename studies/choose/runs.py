@@ -13,6 +13,7 @@ from rich.console import Console
 
 from stellaris_jax.base.inputs import read_text
 from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.config.tree import Config
 from stellaris_jax.many.choose.arms import Space
 from stellaris_jax.many.choose.building import candidates
 from stellaris_jax.many.choose.choose import choose
@@ -66,17 +67,10 @@ def full(pair: Pair, study: Study) -> Full:
     configs = laid(place, [own.config.replace(fresh) for own in tried], pair.overrides)
     goal = goal_of(pair)
     clock = _Clock(place / "seconds.json")
-    missing = [config for config in configs if not is_over(config, goal)]
-    assert goal.target is not None
-    watches = [Reached(config.rounds, goal.target, every_seed=True) for config in missing]
-    steps = [config.total_steps * config.num_seeds for config in missing]
-    with (
-        closing(SharedDisplay(Console(), steps, set(), unit="candidates")) as display,
-        stoppable(display, place, lambda: "stopped; repeat the command to continue") as signals,
-    ):
-        PointQueue(missing, set(), display, signals, watch_of=watches.__getitem__).through()
+    train([config for config in configs if not is_over(config, goal)], goal, place)
     seconds = clock.stop()
     runs = [evaluations(config) for config in configs]
+    assert goal.target is not None
     cutoff = max(rows[-1][goal.axis] for rows in runs)
     curves = [seed_curves(rows, goal.axis) for rows in runs]
     values = [to_target(own, goal.target, cutoff) for own in curves]
@@ -84,6 +78,18 @@ def full(pair: Pair, study: Study) -> Full:
     done = Full([own.arm.name for own in tried], [own.learning_rate for own in tried], values, reached, seconds)
     write_atomically(path, json.dumps(done._asdict(), indent=1) + "\n")
     return done
+
+
+def train(configs: Sequence[Config], goal: Goal, place: Path) -> None:
+    """Train candidates until each of their seeds has reached the goal's target, or to their end."""
+    assert goal.target is not None
+    watches = [Reached(config.rounds, goal.target, every_seed=True) for config in configs]
+    steps = [config.total_steps * config.num_seeds for config in configs]
+    with (
+        closing(SharedDisplay(Console(), steps, set(), unit="candidates")) as display,
+        stoppable(display, place, lambda: "stopped; repeat the command to continue") as signals,
+    ):
+        PointQueue(configs, set(), display, signals, watch_of=watches.__getitem__).through()
 
 
 def chosen(pair: Pair, study: Study) -> dict[str, Any]:
