@@ -103,13 +103,14 @@ def _norm(layer: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 # Losses of completions: one list of tokens for each. ------------------------------------------------------------------
 
 
-def group_advantages(returns: Sequence[float], size: int, scaled: bool) -> list[float]:
+def group_advantages(returns: Sequence[float], size: int, scaled: bool, leave_one_out: bool = False) -> list[float]:
     """Advantages of completions, groups of `size` one after the other."""
     advantages: list[float] = []
     for begin in range(0, len(returns), size):
         group = np.array(returns[begin : begin + size])
-        centred = group - group.mean()
-        advantages += [*(centred / np.sqrt(centred.var() + 1e-8) if scaled else centred)]
+        means = [np.delete(group, i).mean() if leave_one_out else group.mean() for i in range(size)]
+        centred = group - np.array(means)
+        advantages += [*(centred / np.sqrt(np.mean(centred**2) + 1e-8) if scaled else centred)]
     return advantages
 
 

@@ -55,17 +55,19 @@ class Drawn:
         return LossInputs(batch, Categorical(V), hyper, 0.0, T, learner, None, loss_mean=mean)
 
 
+@pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
 @given(seeds)
 @settings(max_examples=20, deadline=None)
-def test_advantages_of_groups(scaled: bool, seed: int) -> None:
+def test_advantages_of_groups(scaled: bool, leave_one_out: bool, seed: int) -> None:
     drawn = Drawn(seed)
     ends = np.arange(T)[:, None] == drawn.lengths - 1
     reward = np.where(ends, drawn.returns, 0.0).astype(np.float32)
     valid, never = jnp.asarray(drawn.valid), jnp.zeros((T, N), bool)
     steps = AdvantageInputs(jnp.asarray(reward), None, None, jnp.asarray(ends), never, valid, None, 1.0, 1.0)
-    found = np.asarray(Group({"size": SIZE, "scaled": scaled}).estimate(steps).advantage)
-    expected = group_advantages([float(x) for x in drawn.returns], SIZE, scaled)
+    options = {"size": SIZE, "scaled": scaled, "leave_one_out": leave_one_out}
+    found = np.asarray(Group(options).estimate(steps).advantage)
+    expected = group_advantages([float(x) for x in drawn.returns], SIZE, scaled, leave_one_out)
     for i, length in enumerate(drawn.lengths):
         np.testing.assert_allclose(found[:length, i], expected[i], atol=1e-5)
 
@@ -127,10 +129,10 @@ def test_masks_of_sequences() -> None:
 
 
 TOKENS = [
-    "env=tokens/sort", "env.kwargs={length: 3, group: 4}", "algorithm.advantage_options.size=4", "env.num_envs=16",
-    "algorithm.rollout_length=4", "network.options={layers: 1, heads: 2, width: 8}", "algorithm.minibatches=4",
-    "system.learners=2", "system.versions=8", "warm_start.steps=4", "warm_start.batch=8", "evaluation.episodes=4",
-    "evaluation.points=1", "total_steps=384",
+    "env=tokens/sort", "env.kwargs={length: 3, group: 4}", "env.num_envs=16", "algorithm.rollout_length=4",
+    "network.options={layers: 1, heads: 2, width: 8}", "algorithm.minibatches=4", "system.learners=2",
+    "system.versions=8", "warm_start.steps=150", "warm_start.batch=64", "warm_start.learning_rate=1e-2",
+    "evaluation.episodes=4", "evaluation.points=1", "total_steps=384",
 ]  # fmt: skip
 
 
@@ -139,7 +141,7 @@ TOKENS = [
     [
         ["algorithm.options.reference=true"],
         ["system.actors=independent", "system.actor_shards=2", "system.sync_steps=2", "network.options.recompute=true"],
-        ["algorithm=gspo", "algorithm.advantage_options.size=4", "algorithm.minibatches=4", "system.actors=pipelined"],
+        ["algorithm=gspo", "algorithm.minibatches=4", "system.actors=pipelined"],
     ],
 )
 def test_runs_learn_from_completions(overrides: list[str]) -> None:
@@ -148,7 +150,8 @@ def test_runs_learn_from_completions(overrides: list[str]) -> None:
     records = trainer.run()
     after = np.asarray(trainer.state.params)
     assert len(records) == 6 and np.isfinite(after).all() and (before != after).any()
-    assert all(0.0 <= record["equal_groups"] <= 1.0 for record in records if record["gradients"])
+    shares = [record["equal_groups"] for record in records[1:]]  # pipelined actors' first round has no gradients
+    assert all(0.0 <= share <= 1.0 for share in shares) and min(shares) < 1.0
     trainer.close()
 
 
@@ -156,6 +159,6 @@ def test_fresh_data_have_ratio_one() -> None:
     """One minibatch of the version that acted: actor and learner agree."""
     one = ["algorithm.minibatches=1", "system.learners=1", "system=allreduce", "platform.gpus=1"]
     records = Trainer(load_config([*TOKENS, *one])).run()
-    assert all(abs(record["ratio"] - 1.0) < 1e-5 and record["m2"] < 1e-9 for record in records)
+    assert all(record["m2"] < 1e-9 for record in records)
     mixed = Trainer(load_config([*TOKENS, *one, "system.actor_precision=bfloat16"])).run()
     assert max(record["m2"] for record in mixed) > 1e-8

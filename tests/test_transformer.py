@@ -164,8 +164,11 @@ def test_a_temperature_divides_logits() -> None:
         (["network.options.heads=3"], "must divide network.options.width"),
         (["network.policy=actor_critic", "algorithm=ppo"], "accepted: transformer"),
         (["algorithm.rollout_length=8"], "which are 7"),
-        (["env.kwargs.group=3"], "env.kwargs.group=3 must divide the environments"),
-        (["env.kwargs.group=4"], "algorithm.advantage_options.size=8 must be env.kwargs.group=4"),
+        (
+            ["env.kwargs.group=4", "env.num_envs=24", "system.actors=independent", "system.actor_shards=4"],
+            "env.kwargs.group=4 must divide the environments",
+        ),
+        (["algorithm.advantage_options.size=4"], "algorithm.advantage_options.size=4 must be env.kwargs.group=8"),
         (["env.kwargs.length=1"], "must be from 2 to 64"),
         (["env.kwargs.lenght=6"], "did you mean length"),
         (["network.memory=gru"], "changes nothing under network.policy=transformer"),

@@ -7,7 +7,7 @@ computed by learners, for minibatches of sequences. To add one, subclass `Advant
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +140,13 @@ class Group(Advantage):
     gives = ("advantage",)
     relative = True
     size: int = knob(8, "environments of a group; env.num_envs is a multiple of it", within="[2, inf)")
+    leave_one_out: bool = knob(False, "the mean is over the group's other episodes alone, as in RLOO")
     scaled: bool = knob(True, "divide by the deviation of the group's returns, as GRPO does; Dr. GRPO does not")
+
+    @classmethod
+    def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
+        if isinstance(group := config.env.kwargs.get("group"), int):
+            yield "algorithm.advantage_options.size", group, ""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -162,12 +168,15 @@ class Group(Advantage):
         total = linear_recurrence(going, jnp.where(last, so_far, 0.0), zeros, reverse=True)
         counted = last if steps.valid is None else last & steps.valid
 
+        count = counted.reshape(len(reward), -1, self.size).sum(axis=(0, 2))
+
         def mean(x: jax.Array) -> jax.Array:  # over the episodes of a group, each counted at its last step
             groups = jnp.where(counted, x, 0.0).reshape(len(x), -1, self.size).sum(axis=(0, 2))
-            count = counted.reshape(len(x), -1, self.size).sum(axis=(0, 2))
             return jnp.repeat(groups / jnp.maximum(count, 1), self.size)
 
         advantage = total - mean(total)
+        if self.leave_one_out:
+            advantage *= jnp.repeat(count / jnp.maximum(count - 1, 1), self.size)
         if self.scaled:
             advantage *= jax.lax.rsqrt(mean(jnp.square(advantage)) + 1e-8)
         return Estimate(advantage, None)

@@ -18,11 +18,14 @@ import optax
 from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.recurrent import Past
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.inputs import read_bytes
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import SeedKeys, folded
 from stellaris_jax.runs.start import Start, is_under_way
 
+CHECKSUM, WORD = 32, 4
+"""Bytes of a checksum, and of a number."""
 STREAM = 0xDE
 """Number that separates the keys of demonstrations from others."""
 
@@ -45,7 +48,7 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
     digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}".encode()).hexdigest()
     rows, compiled = [], None
     for seed in seeds:
-        place = cache_folder() / f"{digest[:40]}-{seed}.npy"
+        place = cache_folder() / f"{digest[:40]}-{seed}"
         params = _stored(place, network)
         if params is None:
             compiled = compiled or lowered.compile()
@@ -89,23 +92,23 @@ def cache_folder() -> Path:
 
 
 def _stored(place: Path, network: PolicyNetwork) -> np.ndarray | None:
-    """Parameters stored in a file; `None` if there are none that fit."""
+    """Parameters stored in a file, behind their checksum; `None` if there are none, or they are damaged."""
+    (size,) = jax.eval_shape(network.init, jax.random.key(0)).shape
     try:
-        params = np.load(place, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        data = read_bytes(place, CHECKSUM + WORD * size)
+    except OSError:
         return None
-    fits = params.shape == jax.eval_shape(network.init, jax.random.key(0)).shape and params.dtype == np.float32
-    return params if fits and np.isfinite(params).all() else None
+    checksum, numbers = data[:CHECKSUM], data[CHECKSUM:]
+    if len(numbers) != WORD * size or hashlib.sha256(numbers).digest() != checksum:
+        return None
+    return np.frombuffer(numbers, "<f4").copy()
 
 
 def _store(place: Path, params: np.ndarray) -> None:
     """Store parameters if the folder can be written; a warm start works without."""
-    import io
-
-    data = io.BytesIO()
-    np.save(data, params)
+    numbers = params.astype("<f4").tobytes()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, data.getvalue())
+        write_atomically(place, hashlib.sha256(numbers).digest() + numbers)
     except OSError:
         return

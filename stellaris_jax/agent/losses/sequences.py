@@ -83,7 +83,7 @@ class GSPO(GroupRelative):
     """
 
     sequences = True
-    truncations = ("none",)  # the truncation of Eq. 2 is one of single actions
+    truncations = ("weight", "none")  # no term contains a token's pi / mu, so no other ratio can replace it
     clip_low: Number = knob(0.0003, "how far a sequence's ratio may fall below 1 (epsilon_low)", within="(0, 1]")
     clip_high: Number = knob(0.0004, "how far a sequence's ratio may rise above 1 (epsilon_high)", within="(0, inf)")
 

@@ -3,26 +3,7 @@
 A task is defined for a single prompt and traced by JAX; `TokenEnv` vectorises it. Token 0 fills up prompts and
 completions (`PAD`), token 1 ends a completion (`END`), and the task's characters follow.
 
-To add one, subclass `TokenTask` and register it with `register.environment`:
-
-    class Reverse(TokenTask):
-        '''Write three letters in reverse order.'''
-
-        name = "mine/reverse"
-        characters = "abc="
-        prompt_length, longest = 4, 4
-
-        def prompt(self, key):
-            letters = jax.random.randint(key, (3,), self.token("a"), self.token("c") + 1)
-            return jnp.append(letters, self.token("="))
-
-        def demonstrate(self, key, prompt):
-            return jnp.append(prompt[2::-1], END)
-
-        def verify(self, prompt, completion):
-            return jnp.all(completion == self.demonstrate(None, prompt))
-
-    register.environment("mine/reverse")(token_env(Reverse))
+To add one, subclass `TokenTask` and register `token_env` of it; see `docs/tokens.md`.
 """
 
 from __future__ import annotations

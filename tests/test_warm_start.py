@@ -1,0 +1,68 @@
+"""Warm starts: imitation of demonstrations, and its cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.execute import warm_start
+
+JOB = [
+    "env=tokens/sort", "env.kwargs={length: 2}", "env.num_envs=16", "algorithm.rollout_length=3",
+    "network.options={layers: 1, heads: 1, width: 8}", "warm_start.steps=20", "warm_start.batch=16",
+    "warm_start.learning_rate=1e-2", "num_seeds=2", "total_steps=48",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the cache for one test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return warm_start.cache_folder()
+
+
+def params(*overrides: str) -> np.ndarray:
+    trainer = Trainer(load_config([*JOB, *overrides]))
+    started = np.asarray(trainer.state.params)
+    trainer.close()
+    return started
+
+
+def test_the_cache_is_what_would_be_computed(cache: Path) -> None:
+    computed = params()
+    assert len([*cache.iterdir()]) == 2 and (computed[0] != computed[1]).any()
+    np.testing.assert_array_equal(params(), computed)
+    np.testing.assert_array_equal(params("seed=1", "num_seeds=1")[0], computed[1])
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "directory"])
+def test_a_damaged_cache_is_computed_again(cache: Path, damage: str) -> None:
+    computed = params()
+    for place in cache.iterdir():
+        data = bytearray(place.read_bytes())
+        if damage == "directory":
+            place.unlink()
+            place.mkdir()
+            continue
+        data[-3] ^= 1
+        place.write_bytes({"cut": data[:-4], "flipped": data, "empty": b""}[damage])
+    np.testing.assert_array_equal(params(), computed)
+
+
+def test_other_demonstrations_are_another_start(cache: Path) -> None:
+    assert (params() != params("warm_start.errors=0.9")).any()
+    assert (params() != params("warm_start.steps=21")).any()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert np.isfinite(params()).all()
+
+
+def test_environments_without_demonstrations() -> None:
+    with pytest.raises(ConfigError, match=r"warm_start.steps=5 needs an environment with demonstrations"):
+        Trainer(load_config(["warm_start.steps=5"]))
