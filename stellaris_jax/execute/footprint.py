@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -48,6 +48,7 @@ class Sizes(NamedTuple):
       distribution: numbers in an action distribution.
       parameters: numbers in a policy.
       carry: numbers in a network's recurrent state.
+      stored: numbers of it that learners need.
       host: True if fragments come from a host environment.
     """
 
@@ -59,6 +60,7 @@ class Sizes(NamedTuple):
     distribution: int = 1
     parameters: int = 0
     carry: int = 0
+    stored: int = 0
     host: bool = True
 
 
@@ -115,9 +117,15 @@ def _sizes(config: Config, env: VecEnv | HostEnv, network: PolicyNetwork) -> Siz
         action=sum(env.action_space.shape) or 1,
         distribution=network.distribution.size,
         parameters=network.size,
-        carry=sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))),
+        carry=_numbers(jax.eval_shape(lambda: network.initial_carry(1))),
+        stored=_numbers(jax.eval_shape(lambda: network.stored(network.initial_carry(1)))),
         host=inside is None,
     )
+
+
+def _numbers(tree: Any) -> int:
+    """Numbers in the arrays of a tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def _state(env: VecEnv) -> EnvState:
@@ -158,7 +166,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     orders = spec.buffers * order
     yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
 
-    carried = (1 + spec.buffers) * envs * WORD * sizes.carry
+    carried = envs * WORD * (sizes.carry + spec.buffers * sizes.stored)
     yield Part("what networks carry", copies * carried, saved * carried, of("env.num_envs", "network.memory_size"))
 
     if collection is not None:
@@ -181,7 +189,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     yield Part("environments", copies * envs * each, saved * envs * each, of("env.num_envs", "env.frame_stack"))
     yield Part("start states", seeds * sizes.starts * each, 0, of("env.kwargs", "env.frame_stack"))
     played = config.evaluation.episodes * (1 if sizes.host else seeds)
-    yield Part("evaluations", played * each, 0, of("evaluation.episodes", "env.frame_stack"))
+    yield Part("evaluations", played * (each + WORD * sizes.carry), 0, of("evaluation.episodes", "env.frame_stack"))
 
     peers = 1 + shape.peers if shape.peers else 0
     waves = shape.capacity * (shape.wave_size * (5 + peers) + 1) * WORD
@@ -216,7 +224,7 @@ def _store(
     assert shape is not None, "actors are not independent"
     numbers = sizes.action + sizes.distribution + 3 + env.normalize_reward
     sample = sizes.viewed + sizes.observation * bool(env.normalize_observation) + WORD * numbers + 2
-    row = spec.shard_envs * (spec.steps * sample + WORD * sizes.carry)
+    row = spec.shard_envs * (spec.steps * sample + WORD * sizes.stored)
     store = (shape.rows + 1) * row
     admission = register.data_admission[system.data_admission]
     lengths = ["system.data_queue"]
