@@ -109,6 +109,18 @@ def test_tables_of_others(tmp_path: Path) -> None:
     assert list(read(path)) == [Job("learner", 2.0, 4.0, "7", 3), Job("actor", 2.0, 5.0)]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_requests_are_jobs_of_actors(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"requests.{form}"
+    whole = '{"request": "a", "start": 1, "end": 3.5, "version": 4, "length": 9}'
+    lines = [whole, '{"request": "b", "start": 1, "end": 2}']
+    table = ["request,start,end,version,length", "a,1,3.5,4,9", "b,1,2,,"]
+    path.write_text("\n".join(table if form == "csv" else lines))
+    assert [*read(path)] == [Job("actor", 1.0, 3.5, None, 4, None, 9), Job("actor", 1.0, 2.0)]
+    load_config([f"delays.actor={{kind: trace, options: {{job: actor, log: {path}}}}}"])
+    assert sorted(durations(path, "actor")) == [1.0, 2.5]
+
+
 def test_logs_of_the_first_schema_are_read(tmp_path: Path) -> None:
     """Their `version` is the one at the start; what else it may be was left open."""
     rows = [learner(0, 1, version=3), learner(1, 2, version="3fa9"), learner(2, 3)]

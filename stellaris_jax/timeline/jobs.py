@@ -61,6 +61,8 @@ class Job(NamedTuple):
 
 
 COLUMNS = ("schema", *Job._fields)
+REQUEST = "request"
+"""Column of inference engines' logs: a line that has it needs no `kind`, and is an actor's job."""
 FORMER = "version"
 """Name of `version_start` in the first schema."""
 
@@ -119,6 +121,8 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
             ) from None
         except (ValueError, RecursionError):
             cells = None
+        if isinstance(cells, dict) and REQUEST in cells:
+            cells = {"kind": "actor"} | cells
         if not isinstance(cells, dict) or any(cells.get(name) is None for name in NEEDED):
             told = shown(text.strip())
             raise ConfigError(f"{reader.path}, line {number}: {told} is no job with kind, start and end.")
@@ -163,13 +167,15 @@ def _csv(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
                 continue
             if len(cells) != len(header):
                 raise ConfigError(f"{path}, line {at}: a row has {len(header)} cells as the header, not {len(cells)}.")
-            yield reader.job(dict(zip(header, cells, strict=True)), at)
+            named = dict(zip(header, cells, strict=True))
+            yield reader.job({"kind": "actor"} | named if REQUEST in named else named, at)
     except csv.Error as error:
         raise ConfigError(f"{path}, line {at}: this is no CSV ({error}).") from None
 
 
 def _check_header(path: Path, header: list[str], line: int) -> None:
-    missing = [name for name in NEEDED if name not in header]
+    given = {*header, "kind"} if REQUEST in header else {*header}
+    missing = [name for name in NEEDED if name not in given]
     if missing:
         raise ConfigError(f"{path}, line {line}: the header {shown(header)} lacks {' and '.join(missing)}.")
     if double := _double(header):
