@@ -17,6 +17,7 @@ from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.base.registry import Kind, register
 from stellaris_jax.config.optioned import Optioned, as_number, completed, options_of
 from stellaris_jax.config.schema import Knob, shown
+from stellaris_jax.config.sections import NetworkConfig
 from stellaris_jax.config.tree import Config, knobs, sections
 
 
@@ -228,6 +229,11 @@ def is_recurrent(config: Config) -> bool:
     """Whether the policy has memory: by `network.memory`, or one of its own."""
     policy = register.policy.get(config.network.policy)
     return config.network.memory != "none" or getattr(policy, "recurrent", False) is True
+
+
+def memory_setting(network: NetworkConfig) -> str:
+    """Key and value that give a policy memory."""
+    return f"network.memory={network.memory}" if network.memory != "none" else f"network.policy={network.policy}"
 
 
 def has_sequences(config: Config) -> bool:

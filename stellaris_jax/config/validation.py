@@ -7,7 +7,14 @@ from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import check_options, conditions, estimator_of, has_sequences, is_recurrent
+from stellaris_jax.config.options import (
+    check_options,
+    conditions,
+    estimator_of,
+    has_sequences,
+    is_recurrent,
+    memory_setting,
+)
 from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
 
@@ -126,7 +133,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     yield (
         not recurrent or c.env.num_envs % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} with "
-        f"network.memory={c.network.memory}, for minibatches are whole fragments of environments then.",
+        f"{memory_setting(c.network)}, for minibatches are whole fragments of environments then.",
     )
     yield (
         c.env.num_envs % c.engine.devices == 0,

@@ -14,6 +14,7 @@ from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.options import memory_setting
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.envs.base import Box, rescaled
@@ -51,7 +52,7 @@ class Policy:
     def __repr__(self) -> str:
         observed, acted = self.network.observation_space, self.own or self.network.action_space
         spaces = f"{observed.dtype} observations of shape {observed.shape}, actions of {acted}"
-        memory = f", network.memory={self.config.network.memory}" if self.network.recurrent else ""
+        memory = f", {memory_setting(self.config.network)}" if self.network.recurrent else ""
         return f"Policy({self.config.env.name}, {spaces}{memory})"
 
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
@@ -60,7 +61,7 @@ class Policy:
         Raises ValueError for arrays of any other shape, and for a policy with memory, which needs `step`.
         """
         if self.network.recurrent:
-            memory = self.config.network.memory
+            memory = memory_setting(self.config.network).partition("=")[2]
             raise ValueError(f"A policy with memory ({memory}) acts by action, carry = policy.step(obs, carry).")
         return self.step(obs, key=key)[0]
 

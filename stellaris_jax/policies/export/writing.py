@@ -8,6 +8,7 @@ from pathlib import Path
 from stellaris_jax.agent.networks.policy_network import has_usual_distribution
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_output, write_atomically
+from stellaris_jax.config.options import memory_setting
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.envs.space_data import space_to_data
@@ -49,10 +50,8 @@ def export_policy(
     card_path = out.with_name(f"{out.name}.md")
     trainer = open_run(run_dir, trust=trust)
     if trainer.network.recurrent:
-        memory = trainer.config.network.memory
-        raise ConfigError(
-            f"{run_dir} has network.memory={memory}, and no format has memory; load_policy({str(run_dir)!r}) does."
-        )
+        memory = memory_setting(trainer.config.network)
+        raise ConfigError(f"{run_dir} has {memory}, and no format has memory; load_policy({str(run_dir)!r}) does.")
     policy = policy_of(trainer, seed)
     check_output("--out", out)
     _refuse_existing(out, card_path)
