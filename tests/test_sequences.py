@@ -131,7 +131,7 @@ def test_masks_of_sequences() -> None:
 TOKENS = [
     "env=tokens/sort", "env.kwargs={length: 3, group: 4}", "env.num_envs=16", "algorithm.rollout_length=4",
     "network.options={layers: 1, heads: 2, width: 8}", "algorithm.minibatches=4", "system.learners=2",
-    "system.versions=8", "warm_start.steps=150", "warm_start.batch=64", "warm_start.learning_rate=1e-2",
+    "system.versions=8", "warm_start.updates=150", "warm_start.batch=64", "warm_start.learning_rate=1e-2",
     "evaluation.episodes=4", "evaluation.points=1", "total_steps=384",
 ]  # fmt: skip
 

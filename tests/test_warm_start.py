@@ -12,7 +12,7 @@ from stellaris_jax.execute import warm_start
 
 JOB = [
     "env=tokens/sort", "env.kwargs={length: 2}", "env.num_envs=16", "algorithm.rollout_length=3",
-    "network.options={layers: 1, heads: 1, width: 8}", "warm_start.steps=20", "warm_start.batch=16",
+    "network.options={layers: 1, heads: 1, width: 8}", "warm_start.updates=20", "warm_start.batch=16",
     "warm_start.learning_rate=1e-2", "num_seeds=2", "total_steps=48",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_a_damaged_cache_is_computed_again(cache: Path, damage: str) -> None:
 
 def test_other_demonstrations_are_another_start(cache: Path) -> None:
     assert (params() != params("warm_start.errors=0.9")).any()
-    assert (params() != params("warm_start.steps=21")).any()
+    assert (params() != params("warm_start.updates=21")).any()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,5 +64,5 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_environments_without_demonstrations() -> None:
-    with pytest.raises(ConfigError, match=r"warm_start.steps=5 needs an environment with demonstrations"):
-        Trainer(load_config(["warm_start.steps=5"]))
+    with pytest.raises(ConfigError, match=r"warm_start.updates=5 needs an environment with demonstrations"):
+        Trainer(load_config(["warm_start.updates=5"]))

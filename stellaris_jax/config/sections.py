@@ -288,7 +288,7 @@ class EvaluationConfig(Section):
 
 @dataclass(frozen=True)
 class WarmStartConfig(Section):
-    steps: int = knob(
+    updates: int = knob(
         0,
         "optimizer steps of imitation before the first round; 0: none. Needs demonstrations: tokens/...",
         within="[0, 1e7]",

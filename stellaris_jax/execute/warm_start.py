@@ -36,11 +36,11 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
     Raises:
       ConfigError: the environment has no demonstrations.
     """
-    if not config.warm_start.steps or is_under_way(config):
+    if not config.warm_start.updates or is_under_way(config):
         return None
     if not hasattr(env, "demonstrations"):
         raise ConfigError(
-            f"warm_start.steps={config.warm_start.steps} needs an environment with demonstrations, such as tokens/..., "
+            f"warm_start.updates={config.warm_start.updates} needs an environment with demonstrations, such as tokens/..., "
             f"which env.name={config.env.name} has not; accepted: 0."
         )
     seeds = range(config.seed, config.seed + config.num_seeds)
@@ -81,7 +81,7 @@ def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) 
         return (params + updates, state), None
 
     params = network.init(keys.params)
-    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(options.steps))
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(options.updates))
     return params
 
 

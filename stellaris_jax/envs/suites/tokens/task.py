@@ -102,7 +102,9 @@ class TokenTask(ABC):
         completion = self.demonstrate(keys[1], prompt.astype(jnp.int32)).astype(jnp.uint8)
         length = jnp.sum(completion > END)
         place = jax.random.randint(keys[2], (), 0, jnp.maximum(length, 1))
-        other = jax.random.randint(keys[3], (), 2, self.vocabulary).astype(jnp.uint8)
+        number = len(self.characters)
+        further = jax.random.randint(keys[3], (), 1, number).astype(jnp.uint8)
+        other = 2 + (completion[place] - 2 + further) % number
         wrong = jax.random.bernoulli(keys[4], errors) & (length > 0)
         return prompt, completion.at[place].set(jnp.where(wrong, other, completion[place]))
 
