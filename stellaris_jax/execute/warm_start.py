@@ -40,8 +40,8 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
         return None
     if not hasattr(env, "demonstrations"):
         raise ConfigError(
-            f"warm_start.updates={config.warm_start.updates} needs an environment with demonstrations, such as tokens/..., "
-            f"which env.name={config.env.name} has not; accepted: 0."
+            f"warm_start.updates={config.warm_start.updates} needs an environment with demonstrations, such as "
+            f"tokens/..., which env.name={config.env.name} has not; accepted: 0."
         )
     seeds = range(config.seed, config.seed + config.num_seeds)
     lowered = jax.jit(lambda seed: imitated(config, env, network, seed)).lower(np.uint32(0))
