@@ -133,7 +133,8 @@ def _new_only(given: Namespace) -> str:
 def _new(given: Namespace) -> Choice:
     from stellaris_jax.many.choose import files
     from stellaris_jax.many.choose.arms import Space
-    from stellaris_jax.many.choose.building import candidates, refuse, space_file
+    from stellaris_jax.many.choose.building import candidates, refuse
+    from stellaris_jax.many.space import space_file
     from stellaris_jax.runs.run_dir import reserved, stamped
     from stellaris_jax.timeline.joblog import read_log
 

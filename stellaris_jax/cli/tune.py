@@ -20,7 +20,6 @@ from typing import Any
 
 from stellaris_jax.base.commands import as_override, command, named_modules, path_argument
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
@@ -66,7 +65,10 @@ def main(argv: Sequence[str]) -> None:
         accepted = "--trials, --parallel, --plugin and --trust"
         raise ConfigError(f"{refused} cannot change when a search is resumed; --resume accepts {accepted}.")
     if given.resume is None and not given.space:
-        raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
+        from stellaris_jax.many.space import space_files
+
+        names = ", ".join(space_files(_folders(None)))
+        raise ConfigError(f"--space is missing; it names a .yaml file, or one of {names}.")
     program.require("optuna", of="tune", extra="tune")
     # Imported late, so that --help and mistakes are answered at once.
     from stellaris_jax.many import search_store, tune
@@ -119,6 +121,7 @@ def _new_search(given: Namespace) -> Path:
     from stellaris_jax.execute.executors import check_installed
     from stellaris_jax.execute.loading import load_config
     from stellaris_jax.many import search_store
+    from stellaris_jax.many.space import space_file
     from stellaris_jax.runs.run_dir import reserved, stamped
 
     seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
@@ -129,7 +132,7 @@ def _new_search(given: Namespace) -> Path:
         raise ConfigError("resume= and run.dir= belong to single runs; a search accepts --resume and --dir.")
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
-    space = _space(given.space, given.config_dir)
+    space = space_file(given.space, _folders(given.config_dir))
     options = {name: getattr(given, name) for name in ("trials", "reduction", "seed", "target", "fresh_seeds")}
     options = {"fresh_seeds": FRESH_SEEDS} | {name: value for name, value in options.items() if value is not None}
     search = search_store.Search(measure=getattr(given, "for") or "return", **options)
@@ -143,17 +146,5 @@ def _new_search(given: Namespace) -> Path:
     return directory
 
 
-def _spaces(config_dir: str | None) -> dict[str, Path]:
-    folders = [shipped_configs() / "tune", *([Path(config_dir) / "tune"] if config_dir else [])]
-    return {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))}
-
-
-def _space(name: str, config_dir: str | None) -> Path:
-    known = _spaces(config_dir)
-    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
-    if path is None:
-        meant = did_you_mean(name, known)
-        raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}{meant}")
-    if not path.is_file():
-        raise ConfigError(f"--space={name} does not exist.")
-    return path
+def _folders(config_dir: str | None) -> list[Path]:
+    return [shipped_configs() / "tune", *([Path(config_dir) / "tune"] if config_dir else [])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 """Values, keyed by dotted key."""
+
+
+def space_files(folders: Sequence[Path]) -> dict[str, Path]:
+    """Files of spaces in folders by their names; the last folder wins."""
+    return {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))}
+
+
+def space_file(name: str, folders: Sequence[Path]) -> Path:
+    """File of a space: a path that ends in .yaml, or a name in the folders. Raises ConfigError."""
+    known = space_files(folders)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
+    if path is None:
+        meant = did_you_mean(name, known)
+        raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}{meant}")
+    if not path.is_file():
+        raise ConfigError(f"--space={name} does not exist.")
+    return path
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_configs
@@ -97,19 +96,6 @@ def _config(arm: Arm, common: Sequence[str], config_dir: str | None) -> Config:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a choice compares returns.")
     plannable(config)
     return checked(config)
-
-
-def space_file(name: str, folders: Sequence[Path]) -> Path:
-    """File of a space: a path that ends in .yaml, or a name in the folders, the last first. Raises ConfigError."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise ConfigError(f"--space={name} does not exist.")
-        return path
-    known = {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))}
-    if name not in known:
-        raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}.")
-    return known[name]
 
 
 def with_room(config: Config, learners: int) -> Config | None:

@@ -238,7 +238,7 @@ class _Work:
             if not any(len(y) for _, y in curves):
                 raise RunError(
                     f"{self.directory}: no evaluation of the search has a return, because no episode ended; accepted: "
-                    "a larger evaluation.max_steps, or --target."
+                    "a larger evaluation.episode_limit, or --target."
                 )
             self.decisions.make("target", float(f"{default_target(curves):.4g}"))
         return goal._replace(target=self.decisions["target"])
