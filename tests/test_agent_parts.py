@@ -374,3 +374,60 @@ def test_a_penalty_that_the_loss_does_not_have_is_refused() -> None:
     returns_to_go()
     with pytest.raises(ConfigError, match=r"kl_coefficient=0\.1 changes nothing under algorithm\.name=test/returns"):
         tiny(*PLAIN, "algorithm.kl_coefficient=0.1")
+
+
+# Optimizers of parts of the policy -----------------------------------------------------------------------------------
+
+
+def updated(*overrides: str) -> dict[str, Any]:
+    """Parameters after two rounds, as a tree of parts."""
+    trainer = Trainer(tiny(steps(2), *overrides, "network.shared=false", "algorithm.kl_coefficient=0"))
+    trainer.run()
+    tree = trainer.network.unravel(trainer.state.params[0])
+    return {name: np.concatenate([np.ravel(x) for x in jax.tree.leaves(part)]) for name, part in tree.items()}
+
+
+@pytest.mark.parametrize("aggregation", ["factored", "sequential"])
+def test_parts_have_the_steps_of_their_own_optimizers(aggregation: str) -> None:
+    """Actor and critic share nothing here but the norm of the gradient: each is as under its optimizer alone."""
+    common = [f"system.aggregation={aggregation}", "algorithm.max_grad_norm=0", "algorithm.learning_rate=1e-2"]
+    common += ["system.actors=barrier", "algorithm.value_coefficient=0.5"]
+    first = [*common, "algorithm.epochs=1", "algorithm.minibatches=1", "system.learners=1", "total_steps=128"]
+    both = updated(*first, "algorithm.optimizers={critic: {name: sgd, momentum: 0.5}}")
+    adam = updated(*first)
+    sgd = updated(*first, "algorithm.optimizer=sgd", "algorithm.optimizer_options.momentum=0.5")
+    np.testing.assert_array_equal(both["actor"], adam["actor"])
+    assert (both["critic"] != adam["critic"]).any() and (sgd["actor"] != adam["actor"]).any()
+    np.testing.assert_array_equal(both["critic"], sgd["critic"])
+
+
+def test_an_optimizer_of_all_parts_is_the_optimizer() -> None:
+    parts = "algorithm.optimizers={critic: adam, actor: adam}"
+    for name, part in updated(parts).items():
+        np.testing.assert_array_equal(part, updated()[name])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["algorithm.optimizers={critic: sdg}"],
+            "algorithm.optimizers.critic=sdg is not registered; did you mean sgd?",
+        ),
+        (["algorithm.optimizers={critic: 3}"], "algorithm.optimizers.critic=3 must be a name, or a mapping with"),
+        (
+            ["algorithm.optimizers={critic: {name: sgd, mass: 1}}"],
+            "critic.mass is no option of sgd; accepted: momentum.",
+        ),
+        (["algorithm.optimizers={critic: {name: sgd, momentum: 2}}"], "algorithm.optimizers.critic.momentum must be"),
+        (["algorithm.optimizers={crtic: sgd}"], "algorithm.optimizers.crtic belongs to no part of the policy"),
+        (
+            ["algorithm.optimizers={critic: sgd}", "system.aggregation=fractional"],
+            "system.aggregation=fractional is not possible with algorithm.optimizers.critic",
+        ),
+    ],
+)
+def test_optimizers_of_parts_that_cannot_be(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer(tiny(*overrides))
+    assert message in str(caught.value)

@@ -12,6 +12,7 @@ import numpy as np
 from stellaris_jax.agent import Number
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import numbers_of
+from stellaris_jax.config.options import part_optimizers
 from stellaris_jax.config.tree import Config
 
 
@@ -26,6 +27,7 @@ class Hyper(NamedTuple):
       advantage: float options of the estimator of advantages, by name.
       optimizer: float options of the optimizer, by name.
       rate_factors: learning rates of parts of the policy over the base learning rate, by name of the part.
+      part_optimizers: float options of the optimizers of parts of the policy, by name of the part.
       masks: float options of every mask, by name.
       corrections: float options of every correction, by name.
 
@@ -53,6 +55,7 @@ class Hyper(NamedTuple):
     advantage: Mapping[str, Number]
     optimizer: Mapping[str, Number]
     rate_factors: Mapping[str, Number]
+    part_optimizers: Mapping[str, Mapping[str, Number]]
     masks: tuple[Mapping[str, Number], ...]
     corrections: tuple[Mapping[str, Number], ...]
 
@@ -72,6 +75,10 @@ class Hyper(NamedTuple):
             "advantage": numbers_of(register.advantage[algorithm.advantage], algorithm.advantage_options),
             "optimizer": numbers_of(register.optimizer[algorithm.optimizer], algorithm.optimizer_options),
             "rate_factors": {name: x / algorithm.learning_rate for name, x in algorithm.learning_rates.items()},
+            "part_optimizers": {
+                part: numbers_of(register.optimizer[name], given)
+                for part, (name, given) in part_optimizers(config).items()
+            },
             "masks": tuple(numbers_of(register.mask[name], masks.get(name)) for name in algorithm.masks),
             "corrections": tuple(
                 numbers_of(register.correction[name], corrections.get(name)) for name in config.system.corrections

@@ -5,7 +5,7 @@ Optimizers work on the vector of all parameters `[P]`. One that needs their matr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -98,7 +98,12 @@ class RMSProp(Optimizer):
 
 
 def optimizer_of(
-    optimizer: Optimizer, hyper: Hyper, network: PolicyNetwork, aggregation: str = "factored", varying: bool = False
+    optimizer: Optimizer,
+    hyper: Hyper,
+    network: PolicyNetwork,
+    aggregation: str = "factored",
+    varying: bool = False,
+    parts: Sequence[tuple[str, Optimizer]] = (),
 ) -> optax.GradientTransformation:
     """Optimizer of parameter vectors `[P]`, after clipping the aggregated gradient's norm.
 
@@ -108,12 +113,18 @@ def optimizer_of(
       network: policy, whose matrices an optimizer may need.
       aggregation: `system.aggregation`; under `fractional` the optimizer takes fractions of a step.
       varying: whether beta_1 may differ from step to step; the bias correction then uses the beta_1 of all steps.
+      parts: optimizers of parts of the policy that have their own. All clip by the norm of the whole gradient.
     """
     if varying:
-        return varying_momentum(optimizer_of(optimizer, hyper, network, aggregation), hyper.adam_b1)
+        return varying_momentum(optimizer_of(optimizer, hyper, network, aggregation, parts=parts), hyper.adam_b1)
     if hyper.rate_factors:
-        whole = optimizer_of(optimizer, hyper._replace(rate_factors={}), network, aggregation)
+        whole = optimizer_of(optimizer, hyper._replace(rate_factors={}), network, aggregation, parts=parts)
         return by_part(whole, network, hyper.rate_factors)
+    if parts:
+        inner = optimizer_of(optimizer, hyper, network, aggregation)
+        numbers = ((part, own, hyper._replace(optimizer=hyper.part_optimizers[part])) for part, own in parts)
+        others = {part: optimizer_of(own, its, network, aggregation) for part, own, its in numbers}
+        return of_parts(inner, network, others)
     bound = optimizer.bound(hyper.optimizer)
     if aggregation == "fractional":
         return bound.fractional(hyper)
@@ -157,6 +168,43 @@ def by_part(
         return updates * network.ravel(parts), state
 
     return type(inner)(inner.init, update)  # type: ignore[arg-type]
+
+
+class PartsState(NamedTuple):
+    """State of `of_parts`: that of the main optimizer, and those of parts by name."""
+
+    main: Any
+    parts: dict[str, Any]
+
+
+def of_parts(
+    main: optax.GradientTransformation, network: PolicyNetwork, others: Mapping[str, optax.GradientTransformation]
+) -> optax.GradientTransformation:
+    """Optimizer of vectors `[P]` that takes the steps of some parts of the policy from other optimizers."""
+
+    def init(params: jax.Array) -> PartsState:
+        return PartsState(main.init(params), {name: other.init(params) for name, other in others.items()})
+
+    def update(
+        gradient: jax.Array, state: PartsState, params: jax.Array | None = None, **trust: Number
+    ) -> tuple[jax.Array, PartsState]:
+        updates, first = main.update(gradient, state.main, params, **trust)
+        states = {}
+        for name, other in others.items():
+            steps, states[name] = other.update(gradient, state.parts[name], params, **trust)
+            updates = jnp.where(_belongs_to(network, name), steps, updates)
+        return updates, PartsState(first, states)
+
+    return type(main)(init, update)  # type: ignore[arg-type]
+
+
+def _belongs_to(network: PolicyNetwork, part: str) -> jax.Array:
+    """Whether a parameter belongs to a part of the policy, bool `[P]`."""
+    filled = {
+        name: jax.tree.map(lambda x, own=name == part: jnp.full(x.shape, own, jnp.float32), inner)
+        for name, inner in network.template.items()
+    }
+    return network.ravel(filled) > 0.0
 
 
 class SoundState(NamedTuple):

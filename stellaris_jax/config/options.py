@@ -231,6 +231,32 @@ def is_recurrent(config: Config) -> bool:
     return config.network.memory != "none" or getattr(policy, "recurrent", False) is True
 
 
+def part_optimizers(config: Config) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Names and given options of the optimizers that parts of the policy have (`algorithm.optimizers`).
+
+    Raises ConfigError for one that is neither a name nor a mapping with a name, and for unknown names and options.
+    """
+    found = {}
+    for part, value in config.algorithm.optimizers.items():
+        key = f"algorithm.optimizers.{part}"
+        given = {"name": value} if isinstance(value, str) else value
+        name = given.get("name") if isinstance(given, dict) else None
+        if not isinstance(name, str) or not isinstance(given, dict):
+            raise ConfigError(f"{key}={shown(value)} must be a name, or a mapping with a name and options.")
+        if name not in register.optimizer:
+            raise ConfigError(f"{key}={name} is not registered{did_you_mean(name, register.optimizer)}")
+        options = {option: number for option, number in given.items() if option != "name"}
+        accepted = options_of(register.optimizer[name])
+        for option in options:
+            if option not in accepted:
+                known = f"; accepted: {', '.join(accepted)}." if accepted else ", which has none."
+                raise ConfigError(f"{key}.{option} is no option of {name}{known}")
+        for option, value_ in completed(register.optimizer[name], options).items():
+            replace(accepted[option].knob, key=f"{key}.{option}").check(value_)
+        found[part] = (name, options)
+    return found
+
+
 def memory_setting(network: NetworkConfig) -> str:
     """Key and value that give a policy memory."""
     return f"network.memory={network.memory}" if network.memory != "none" else f"network.policy={network.policy}"

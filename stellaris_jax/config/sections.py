@@ -109,6 +109,11 @@ class AlgorithmConfig(Section):
     learning_rates: dict[str, Any] = knob(
         {}, "base learning rates of parts of the policy that have their own, by name: actor, critic, body, log_std"
     )
+    optimizers: dict[str, Any] = knob(
+        {},
+        "optimizers of parts of the policy that have their own, by name of the part: critic: sgd, or with options "
+        "critic: {name: sgd, momentum: 0.9}",
+    )
     anneal: bool = knob(False, "lower the learning rate linearly to zero over total_steps")
     max_grad_norm: float = knob(
         0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off", within="[0, inf)"

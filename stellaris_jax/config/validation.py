@@ -14,6 +14,7 @@ from stellaris_jax.config.options import (
     has_sequences,
     is_recurrent,
     memory_setting,
+    part_optimizers,
 )
 from stellaris_jax.config.schema import LAST_SEED, shown
 from stellaris_jax.config.tree import Config, knobs
@@ -44,6 +45,7 @@ def require(conditions: Iterable[tuple[bool, str]]) -> None:
 
 
 def _rates(c: Config) -> Iterator[tuple[bool, str]]:
+    part_optimizers(c)
     for name, rate in c.algorithm.learning_rates.items():
         number = isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0.0
         yield number, f"algorithm.learning_rates.{name} must be greater than 0, not {shown(rate)}."

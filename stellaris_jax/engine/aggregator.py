@@ -224,7 +224,9 @@ def aggregator_of(
 ) -> optax.GradientTransformationExtraArgs:
     """Parameter function of one seed."""
     corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
-    optimizer = optimizer_of(spec.optimizer, hyper, network, spec.aggregation, numbers_vary(corrections))
-    if not type(spec.optimizer).__module__.startswith("stellaris_jax."):
+    vary, parts = numbers_vary(corrections), spec.part_optimizers
+    optimizer = optimizer_of(spec.optimizer, hyper, network, spec.aggregation, vary, parts)
+    every = [spec.optimizer, *(own for _, own in parts)]
+    if not all(type(one).__module__.startswith("stellaris_jax.") for one in every):
         optimizer = sound_steps(optimizer)  # finite gradients may be all that is finite of a plug-in's steps
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)

@@ -59,14 +59,14 @@ class Cache(NamedTuple):
       newest_version: number of the newest version.
       loader: minibatches.
       kl_coefficient: weight of the KL penalty.
-      reference: the policy that the run starts from, `[P]`; `None` unless the algorithm needs it.
+      targets: target networks made of the parameters; `None` unless the algorithm has them.
     """
 
     ring: jax.Array
     newest_version: jax.Array
     loader: DataLoader
     kl_coefficient: jax.Array
-    reference: jax.Array | None = None
+    targets: versions.Targets | None = None
 
 
 class Fetched(NamedTuple):
@@ -179,8 +179,8 @@ def gradient(
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
     if spec.algorithm.target == "version":
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
-    if cache.reference is not None:
-        batch = with_target(network, cache.reference, batch)
+    if cache.targets is not None:
+        batch = with_target(network, cache.targets.fetch(invocation.slot), batch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)
     if batch.version is not None:

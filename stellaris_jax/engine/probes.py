@@ -51,6 +51,8 @@ class ProbeInputs:
         batch = learner.minibatch(state.loader, self.buffer, index)
         if spec.algorithm.target == "none":
             return batch
+        if state.targets is not None:
+            return learner.with_target(self.network, state.targets.newest, batch)
         slot = spec.shape.ring.slot(spec.shape.target(state.version))
         target = versions.lookup(state.ring, state.version, state.params, slot)
         return learner.with_target(self.network, target, batch)

@@ -140,11 +140,9 @@ class Engine:
             keys = keys.part(device * (self.spec.envs // self.spec.devices), local)
             if present is not None:
                 present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
-        before = jax.tree.map(lambda x: x[:local], state.actor)
+        before = jax.tree.map(lambda x: x[:local], state.actor).awake()
         keys = keys._replace(envs=keys.envs[:local])
         carry = self.network.stored(before.carry)
-        if before.alive is not None:
-            before = before._replace(alive=jnp.ones_like(before.alive))
         inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
         if self.axis is not None:
@@ -214,13 +212,15 @@ class Engine:
         sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
         before = wave_state.params - versions.previous(cache.ring, wave_state.version)
         update_sums = UpdateSums.of(updates, before, wave.size > 0)
+        params = wave_state.params + updates
         return WaveCarry(
-            params=wave_state.params + updates,
+            params=params,
             version=wave_state.version + (wave.size > 0),
             ring=cache.ring,
             aggregator=aggregator,
             sums=wave_state.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
             update_sums=jax.tree.map(jnp.add, wave_state.update_sums, update_sums),
+            targets=versions.moved(cache.targets, params, wave.size > 0, inputs.hyper.options),
         )
 
     def _corrected(
@@ -269,7 +269,7 @@ class Engine:
     def planned_wave(self, plan: Plan, inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
         """Wave `w` of a plan, for all seeds; see `wave`."""
         wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-        mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None, 0), 0, 0))  # type: ignore[arg-type]
+        mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
         after: WaveCarry = mapped(inputs, wave_state, wave)
         return after
 
@@ -298,7 +298,7 @@ class Engine:
             if self.shards is None:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
-                inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r], state.reference)
+                inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
                 wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state, self.spec.metrics))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)

@@ -58,6 +58,10 @@ class ActorState(NamedTuple):
     carry: Carry = None
     alive: Any = None
 
+    def awake(self) -> ActorState:
+        """State at a fragment's start, in which no episode has ended yet."""
+        return self if self.alive is None else self._replace(alive=jnp.ones_like(self.alive))
+
 
 class Trajectory(NamedTuple):
     """Trajectory of one fragment, arrays `[T, N, ...]`; observations are not normalised.

@@ -134,9 +134,7 @@ class RoundSteps(NamedTuple):
 
         dropped = jax.tree.map(jnp.add, dropped, seeds(dropped_episodes)(state, collection.dropped[k]))
         state, kept = loop(bounds.batches[k], form, (state, kept))
-        inputs = RoundInputs(
-            self.hyper, state.loader, state.kl_coefficient, self.plan.learning_rate[round_], state.reference
-        )
+        inputs = RoundInputs(self.hyper, state.loader, state.kl_coefficient, self.plan.learning_rate[round_])
         before = state.version
         carry = WaveCarry.resumed(state, sums, update_sums)
         waves = loop(bounds.gradients[k], partial(self.wave, inputs), carry)

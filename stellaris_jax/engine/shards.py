@@ -79,9 +79,7 @@ class Shards(NamedTuple):
         assert self.env is not None, "fragments come from the host"
         keys = self._keys(state, number)
         keys = keys._replace(envs=keys.envs.reshape(-1))
-        before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
-        if before.alive is not None:
-            before = before._replace(alive=jnp.ones(before.alive.shape, bool))
+        before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor).awake()
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)

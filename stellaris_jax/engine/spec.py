@@ -13,7 +13,7 @@ from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.agent.optimizers import Optimizer
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import estimator_of, is_recurrent
+from stellaris_jax.config.options import estimator_of, is_recurrent, part_optimizers
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
@@ -30,7 +30,8 @@ class ProgramSpec:
       algorithm: the loss, and the data that it needs.
       advantage: estimator of advantages and targets.
       optimizer: the optimizer.
-      parts: parts of the policy with learning rates of their own.
+      part_optimizers: optimizers of parts of the policy that have their own, by name of the part.
+      parts: parts of the policy with learning rates or optimizers of their own.
       critic: whether the policy has a critic.
       loss_mean: mean of the loss's terms over samples.
       masks: masks of samples.
@@ -58,6 +59,7 @@ class ProgramSpec:
     algorithm: Algorithm
     advantage: Advantage
     optimizer: Optimizer
+    part_optimizers: tuple[tuple[str, Optimizer], ...]
     parts: tuple[str, ...]
     critic: bool
     loss_mean: str
@@ -92,7 +94,10 @@ class ProgramSpec:
             algorithm=algorithm,
             advantage=register.advantage[estimator_of(config)](settings.advantage_options),
             optimizer=register.optimizer[settings.optimizer](settings.optimizer_options),
-            parts=tuple(sorted(settings.learning_rates)),
+            part_optimizers=tuple(
+                (part, register.optimizer[name](given)) for part, (name, given) in part_optimizers(config).items()
+            ),
+            parts=tuple(sorted({*settings.learning_rates, *settings.optimizers})),
             critic=VALUE in register.policy[config.network.policy].outputs,
             loss_mean=settings.loss_mean,
             masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),

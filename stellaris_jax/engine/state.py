@@ -46,7 +46,7 @@ class EngineState(NamedTuple):
       key: the seed's key.
       round: number of completed rounds.
       store: fragments of independent actors; `None` for other actors.
-      reference: the policy that the run starts from, `[P]`, if the algorithm needs it; else `None`.
+      targets: target networks made of the parameters; `None` unless the algorithm has them.
       partial: sums over the executed part of a round, a vector (`engine.round_steps.Sums`), if rounds have several
         stretches; else `None`.
     """
@@ -63,7 +63,7 @@ class EngineState(NamedTuple):
     round: jax.Array
     store: Store | None = None
     partial: Any = None
-    reference: Any = None
+    targets: versions.Targets | None = None
 
 
 class EngineInputs(NamedTuple):
@@ -197,7 +197,7 @@ class StateLayout:
             round=jnp.int32(0),
             store=store,
             partial=jnp.zeros(len(spec.metrics) + PARTIAL_SUMS) if spec.follows else None,
-            reference=params if spec.algorithm.target == "reference" else None,
+            targets=versions.Targets.of(spec.algorithm.target, params, self.shape.ring.length),
         )
 
     def _own(self, hyper: Hyper, rows: int) -> dict[str, jax.Array] | None:
@@ -222,7 +222,11 @@ class StateLayout:
         """Shapes and dtypes of the state of one block of seeds; no device is needed."""
         seeds = np.zeros(self.shape.seeds, np.uint32)
         # Only the shapes matter, and numbers of corrections are never parts of the state.
-        hyper = Hyper.of(Config())._replace(corrections=({},) * len(self.spec.corrections)).rows(self.shape.seeds)
+        none = Hyper.of(Config())._replace(
+            corrections=({},) * len(self.spec.corrections),
+            part_optimizers={part: {} for part, _ in self.spec.part_optimizers},
+        )
+        hyper = none.rows(self.shape.seeds)
 
         def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
             keys = jax.vmap(jax.random.key)(seeds)

@@ -65,18 +65,16 @@ class RoundInputs(NamedTuple):
       loader: fragments and their minibatches.
       kl_coefficient: weight of the KL penalty.
       step_scale: factor on the learning rate.
-      reference: the policy that the run starts from; `None` unless the algorithm needs it.
     """
 
     hyper: Hyper
     loader: DataLoader
     kl_coefficient: jax.Array
     step_scale: Number
-    reference: jax.Array | None = None
 
     def cache(self, wave_state: WaveCarry) -> Cache:
         """Cache from which learners fetch, after the newest version has been published in the ring."""
-        return Cache(wave_state.ring, wave_state.version, self.loader, self.kl_coefficient, self.reference)
+        return Cache(wave_state.ring, wave_state.version, self.loader, self.kl_coefficient, wave_state.targets)
 
 
 class UpdateSums(NamedTuple):
@@ -100,6 +98,10 @@ class UpdateSums(NamedTuple):
         return cls(*(jnp.where(counts, x, 0.0) for x in (norm, cosine, 1.0)))
 
 
+CHANGED = ("params", "version", "ring", "aggregator", "targets")
+"""Fields of `EngineState` that waves change."""
+
+
 class WaveCarry(NamedTuple):
     """State that waves change: fields of `EngineState`, and sums over the round so far.
 
@@ -114,26 +116,29 @@ class WaveCarry(NamedTuple):
     aggregator: StalenessWeightedState
     sums: jax.Array
     update_sums: UpdateSums
+    targets: versions.Targets | None = None
 
     @classmethod
     def start(cls, state: EngineState, names: Sequence[str]) -> WaveCarry:
         """Carry before a round's first wave; `names` are those of the losses' metrics."""
         sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(GradientSums.none(names)))))
         update_sums = UpdateSums(*[jnp.zeros(state.round.shape)] * len(UpdateSums._fields))
-        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
+        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums, state.targets)
 
     @classmethod
     def resumed(cls, state: EngineState, sums: jax.Array, update_sums: UpdateSums) -> WaveCarry:
         """Carry before the first wave of a later step of a round, with the sums so far."""
-        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
+        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums, state.targets)
 
     def published(self) -> WaveCarry:
         """State whose ring holds the newest version."""
-        return self._replace(ring=versions.publish(self.ring, self.version, self.params))
+        targets = None if self.targets is None else self.targets.published(self.version)
+        return self._replace(ring=versions.publish(self.ring, self.version, self.params), targets=targets)
 
     def end(self, state: EngineState) -> EngineState:
         """State after the round's last wave."""
-        return state._replace(params=self.params, version=self.version, ring=self.ring, aggregator=self.aggregator)
+        changed = {name: getattr(self, name) for name in CHANGED}
+        return state._replace(**changed)
 
 
 class RoundMetrics(NamedTuple):

@@ -33,7 +33,14 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
     for name in spec.parts:
         if name not in network.template:
             parts = ", ".join(sorted(network.template))
-            raise ConfigError(f"algorithm.learning_rates.{name} belongs to no part of the policy; accepted: {parts}.")
+            key = "learning_rates" if name in config.algorithm.learning_rates else "optimizers"
+            raise ConfigError(f"algorithm.{key}.{name} belongs to no part of the policy; accepted: {parts}.")
+    for name, own in spec.part_optimizers:
+        if spec.aggregation not in own.aggregations:
+            raise ConfigError(
+                f"system.aggregation={spec.aggregation} is not possible with algorithm.optimizers.{name}; accepted: "
+                f"{', '.join(own.aggregations)}."
+            )
     if not type(network).__module__.startswith(OWN):
         _check_policy(network, config)
     if not type(spec.advantage).__module__.startswith(OWN):
@@ -43,6 +50,11 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
         raise ConfigError(f"{what} says recurrent={network.recurrent}; its class must say the same.")
     if not type(spec.optimizer).__module__.startswith(OWN):
         _check_optimizer(network, config, spec)
+    if config.executor != "simulated" and spec.algorithm.target in ("reference", "polyak"):
+        raise ConfigError(
+            f"executor={config.executor} is not possible with algorithm.name={config.algorithm.name}, whose target "
+            f"network is the kind {spec.algorithm.target}; accepted: executor=simulated."
+        )
     if not type(spec.algorithm).__module__.startswith(OWN):
         _check_fields(config, spec)
 

@@ -174,7 +174,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     policy = WORD * sizes.parameters
     limits = ("system.versions", *(["algorithm.options.target_interval"] if kind.target == "version" else []))
-    ring = shape.ring.length * policy
+    ring = shape.ring.length * policy * (2 if kind.target == "polyak" else 1)
     yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
     yield Part("gradients", seeds * spec.lanes * policy, 0, of("engine.lanes", "network.hidden"))

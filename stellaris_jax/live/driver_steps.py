@@ -18,7 +18,7 @@ from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import ActorState, Fragment
 from stellaris_jax.engine.shards import Shards
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.wave import RoundInputs, RoundMetrics, Wave, WaveCarry
+from stellaris_jax.engine.wave import CHANGED, RoundInputs, RoundMetrics, Wave, WaveCarry
 from stellaris_jax.timeline.plan import Invocation
 from stellaris_jax.timeline.records import Gradient, Group
 from stellaris_jax.timeline.shapes import PlanShape
@@ -74,7 +74,7 @@ class DriverSteps:
     def _open(self, state: EngineState) -> tuple[EngineState, WaveCarry]:
         """Begin a round: take the one seed's state apart into an unchanging rest and the part that gradients change."""
         state = jax.tree.map(lambda x: x[0], state)
-        without: dict[str, Any] = dict.fromkeys(CARRIED)
+        without: dict[str, Any] = dict.fromkeys(CHANGED)
         return state._replace(**without), WaveCarry.start(state, self.spec.metrics)
 
     def _collect(
@@ -117,10 +117,6 @@ class DriverSteps:
         """State after the round, again with an axis `[1]` of seeds, and the round's metrics `[1, 1]`."""
         state, metrics = self.engine.finish(self.hyper, state, wave_state, episodes)
         return jax.tree.map(lambda x: x[None], state), jax.tree.map(lambda x: x[None, None], metrics)
-
-
-CARRIED = ("params", "version", "ring", "aggregator")
-"""Fields of a state that gradients change."""
 
 
 def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> list[tuple[Wave, np.ndarray, Metrics]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stellaris_jax.agent.losses.algorithm import Algorithm, TargetNetwork
+from stellaris_jax.agent.losses.algorithm import Algorithm, PolyakTarget, TargetNetwork
 from stellaris_jax.agent.losses.impact import IMPACT
 from stellaris_jax.agent.losses.impala import IMPALA
 from stellaris_jax.agent.losses.masks import Mask
@@ -27,5 +27,6 @@ __all__ = [
     "Importance",
     "Mask",
     "PolicyObjective",
+    "PolyakTarget",
     "TargetNetwork",
 ]

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import jax
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, LossInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
@@ -18,6 +19,10 @@ from stellaris_jax.telemetry import names
 TAKEN = {*DRIFT, *names.METRICS, "kind", "round", "env_steps", "per_seed", "chi2", "ess", "check", "staleness_counts",
          "in_flight_counts", "queued_counts", "data_lag_counts", "probe", "nonfinite_gradients"}  # fmt: skip
 """Names in records that no algorithm's metric can have."""
+
+
+TARGETS = ("none", "version", "polyak", "reference")
+"""Kinds of target networks."""
 
 
 class Algorithm(Numbered):
@@ -54,7 +59,8 @@ class Algorithm(Numbered):
     """Modes of `system.truncation` that change the loss; the algorithm refuses the others."""
 
     target: ClassVar[str] = "none"
-    """Target network: `none`, or an old `version` of the policy, which the option `target_interval` refreshes."""
+    """Target network: `none`; an old `version` of the policy (`TargetNetwork`); `polyak`, a running mean of versions
+    (`PolyakTarget`); or `reference`, the policy that the run starts from."""
 
     masked: ClassVar[bool] = True
     """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
@@ -95,6 +101,8 @@ class Algorithm(Numbered):
                 return f"{attribute} must be a tuple of texts, not {shown(names)}"
         if cls.advantage not in register.advantage:
             return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
+        if isinstance(cls.target, str) and cls.target not in TARGETS:
+            return f"target must be one of {', '.join(TARGETS)}, not {shown(cls.target)}"
         if not isinstance(cls.metrics, Mapping):
             return f"metrics must be descriptions by name, not {shown(cls.metrics)}"
         taken = [
@@ -117,4 +125,16 @@ class TargetNetwork(Algorithm):
     target = "version"
     target_interval: int = knob(
         16, "versions between refreshes of the target network (pi_t); as many more are kept", within="[1, inf)"
+    )
+
+
+class PolyakTarget(Algorithm):
+    """Algorithm whose target network follows the policy (Polyak averaging): T <- T + tau (theta - T) at each version.
+
+    A learner has the target network of the version that it has fetched: `Samples.target_policy` of its minibatch.
+    """
+
+    target = "polyak"
+    target_rate: Number = knob(
+        0.005, "share of the way that the target network moves towards each version (tau)", within="[0, 1]"
     )
