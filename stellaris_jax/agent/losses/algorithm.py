@@ -62,6 +62,9 @@ class Algorithm(Numbered):
     """Target network: `none`; an old `version` of the policy (`TargetNetwork`); `polyak`, a running mean of versions
     (`PolyakTarget`); or `reference`, the policy that the run starts from."""
 
+    data: ClassVar[str] = "fresh"
+    """Data of minibatches: `fresh` batches, each learned from in `algorithm.epochs` passes and then forgotten."""
+
     masked: ClassVar[bool] = True
     """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
 
@@ -103,6 +106,8 @@ class Algorithm(Numbered):
             return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
         if isinstance(cls.target, str) and cls.target not in TARGETS:
             return f"target must be one of {', '.join(TARGETS)}, not {shown(cls.target)}"
+        if cls.data != "fresh":
+            return f"data must be fresh, not {shown(cls.data)}"
         if not isinstance(cls.metrics, Mapping):
             return f"metrics must be descriptions by name, not {shown(cls.metrics)}"
         taken = [
