@@ -61,6 +61,13 @@ def _each(key: str, values: str, *others: str) -> dict[str, Case]:
     return {form.format(value): Case((*SMALL, *others, form.format(value))) for value in values.split()}
 
 
+TOKENS = (
+    "env=tokens/sort", "env.kwargs={length: 3, group: 4}", "algorithm.rollout_length=4", "network.policy=transformer",
+    "network.options={layers: 1, heads: 2, width: 8}", "warm_start.updates=40", "warm_start.learning_rate=1e-2",
+    "algorithm.epochs=2", "system.learners=2",
+)  # fmt: skip
+"""Completions of a tiny transformer."""
+
 TABLE = {
     **_each(
         "system",
@@ -72,6 +79,8 @@ TABLE = {
     **_each("system", "central impact minionsrl nitro rllib sample_factory seed_rl", FAST[0]),
     **_each("system", "areal one_step pipeline stellaris_async_actors", *FAST),
     **_each("delays.by", "episodes", "system=areal", "system.sync_steps=4", *FAST),
+    **_each("system", "pipeline_rl prime_rl slime sync verl_async", *TOKENS, "algorithm=grpo"),
+    **_each("algorithm", "grpo gspo", *TOKENS, "system=async"),
     "impact, pipelined": Case((*SMALL, FAST[0], "system=impact", "system.actors=pipelined")),
     **_each("algorithm", "a3po bapo cispo decoupled impact impala importance ppo sapo tis topr", *FAST),
     **_each("algorithm.advantage", "gae nstep vtrace none", *FAST),
