@@ -29,7 +29,7 @@ def another(value: float) -> float:
     return value / 2 if value else 0.25
 
 
-MAPPINGS = ("options", "advantage", "optimizer", "rate_factors", "masks", "corrections")
+MAPPINGS = ("options", "advantage", "optimizer", "rate_factors", "part_optimizers", "masks", "corrections")
 """Fields of `Hyper` that hold numbers by name."""
 
 
@@ -89,8 +89,12 @@ def test_numbers_of_masks_and_corrections_are_the_same_program() -> None:
         (["algorithm.optimizer=sgd"], {"algorithm.optimizer_options.momentum": 0.5}),
         (["algorithm.optimizer=rmsprop"], {"algorithm.optimizer_options.eps": 0.5}),
         (["algorithm.learning_rates.critic=0.1"], {"algorithm.learning_rates": {"critic": 0.2}}),
+        (
+            ["algorithm.optimizers={critic: sgd}"],
+            {"algorithm.optimizers": {"critic": {"name": "sgd", "momentum": 0.5}}},
+        ),
     ],
-    ids=["advantage", "sgd", "rmsprop", "rates"],
+    ids=["advantage", "sgd", "rmsprop", "rates", "parts"],
 )
 def test_numbers_of_parts_of_an_agent_are_the_same_program(overrides: list[str], values: dict[str, Any]) -> None:
     config = small(*overrides)
