@@ -40,7 +40,7 @@ def test_a_worker_trains_point_after_point() -> None:
     laid = lay_out(Path("sweep"), configs, SWEPT)
     worker = Worker(os.getcwd(), 1, [])
     for config in laid:
-        assert worker.train(0, config) == Ended()
+        assert worker.train(0, config, never) == Ended()
     news = worker.progress()
     assert news.steps == 512 and len(news.returns) == 6
     assert worker.progress() == Progress(512, [], []), "progress is reported once"
