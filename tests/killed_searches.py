@@ -25,6 +25,7 @@ from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.many import search_store, tune
+from stellaris_jax.many.choose.objective import Goal
 from stellaris_jax.telemetry.integrity import run_identity, with_digests
 from stellaris_jax.telemetry.jsonl import MetricsLog
 
@@ -112,7 +113,7 @@ def search(directory: Path, last: int | None, trials: int) -> list[str]:
         space.write_text(yaml.safe_dump(SPACE))
         search_store.begin(directory, load_config(SMALL), space, search_store.Search(trials, 3, seed=7))
     study = tune.tune(directory, trials, parallel=1)
-    (directory / "trials.csv").write_text(tune._table(study))
+    (directory / "trials.csv").write_text(tune._table(study, Goal("return")))
     return events.names
 
 
