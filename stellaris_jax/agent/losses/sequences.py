@@ -44,10 +44,18 @@ class GroupRelative(PolicyObjective):
         """Target network: the reference policy, if there is a penalty."""
         return "reference" if self.reference else "none"
 
-    def clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        """PPO's objective with these bounds."""
-        advantage, bounded = inputs.batch.advantage, jnp.clip(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high)
-        return jnp.minimum(ratio * advantage, bounded * advantage)
+    def bounded(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        """Ratio that the bounds are on, `[B]`, from the ratio of each sample."""
+        return ratio
+
+    def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        ratio, advantage = self.bounded(ratio, inputs), inputs.batch.advantage
+        clipped = jnp.clip(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high)
+        return jnp.minimum(ratio * advantage, clipped * advantage)
+
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        ratio = self.bounded(ratio, inputs)
+        return (ratio < 1.0 - self.clip_low) | (ratio > 1.0 + self.clip_high)
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
         loss, metrics = super().loss(inputs)
@@ -67,12 +75,6 @@ class GroupRelative(PolicyObjective):
 class GRPO(GroupRelative):
     """Group-relative policy optimisation (Shao et al. 2024), with DAPO's two bounds (Yu et al. 2025)."""
 
-    def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        return self.clipped(ratio, inputs)
-
-    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        return (ratio < 1.0 - self.clip_low) | (ratio > 1.0 + self.clip_high)
-
 
 @register.algorithm("gspo")
 class GSPO(GroupRelative):
@@ -87,15 +89,7 @@ class GSPO(GroupRelative):
     clip_low: Number = knob(0.0003, "how far a sequence's ratio may fall below 1 (epsilon_low)", within="(0, 1]")
     clip_high: Number = knob(0.0004, "how far a sequence's ratio may rise above 1 (epsilon_high)", within="(0, inf)")
 
-    def ratio(self, inputs: LossInputs) -> jax.Array:
-        """Ratio of each sample's sequence, `[B]`."""
+    def bounded(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         batch = inputs.batch
         mean_log_ratio, _ = sequence_means(inputs.log_prob - batch.log_prob, batch.valid, inputs.steps)
         return importance_ratio(jnp.tile(mean_log_ratio, inputs.steps))
-
-    def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        return self.clipped(self.ratio(inputs), inputs)
-
-    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        whole = self.ratio(inputs)
-        return (whole < 1.0 - self.clip_low) | (whole > 1.0 + self.clip_high)

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-PRECISIONS = ("float32", "bfloat16", "int8")
-"""Values of `system.actor_precision`."""
 INT8 = 127.0
 
 
