@@ -52,6 +52,7 @@ NEEDED = {
     ("scaling", "adapt"): "scaling.target=475",
     ("delay", "measured"): "delays.learner.options.table=[0.1,0.2]",
     ("delay", "trace"): "delays.log=examples/cluster/jobs.jsonl",
+    ("policy", "transformer"): "env=tokens/addition",
     ("advantage", "none"): "plugins=[examples/plugins/algorithm.py] algorithm.name=rwr system.truncation=none",
 }
 """Settings that a command needs, by kind and name of what it names."""
