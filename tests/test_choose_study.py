@@ -23,7 +23,7 @@ def planted() -> Full:
 def answer(name: str, rate: float, low: float, high: float) -> dict[str, Any]:
     judged = {"name": name, "learning_rate": rate, "low": low, "high": high}
     other = {"name": "Stellaris", "learning_rate": 1e-3, "low": 31.0, "high": 35.0}
-    return {"results": [judged, other], "confirmed": {"low": 14.0, "high": 16.0}, "seconds": 8.0}
+    return {"results": [judged, other], "confirmed": {"low": 14.0, "high": 16.0}, "processor_seconds": 8.0}
 
 
 def test_regrets_of_planted_results() -> None:

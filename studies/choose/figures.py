@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
       tuned_async: regret of async at the best of its learning rates.
       random: mean regret of random searches that cost as much as the choice.
       default: regret of the default system.
-      cost: real seconds of the choice as a share of those of all candidates.
+      cost: processor seconds of the choice as a share of those of all candidates.
       covered: number of stated intervals that cover the mean of the study's seeds.
       judged: number of stated intervals.
     """
@@ -75,7 +75,7 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
     best = int(np.argmin(means))
     results = [((own["name"], own["learning_rate"]), own) for own in answer["results"]]
     choice = results[0][0]
-    cost = answer["seconds"] / done.seconds
+    cost = answer["processor_seconds"] / done.seconds
 
     def regret(place: int) -> float:
         return means[place] / means[best] - 1.0

@@ -1,11 +1,11 @@
-"""Runs of the study: all candidates of a pair, and one choice among them, each with the real seconds that it took."""
+"""Runs of the study: all candidates of a pair, and one choice, each with the processor seconds that it took."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Full(NamedTuple):
       rates: learning rate of each candidate.
       values: seconds to the target `[candidate][seed]`, twice the longest run where it is not reached.
       reached: number of seeds of each candidate that reached it.
-      seconds: real seconds that all of it took; runs end once each seed has reached the target.
+      seconds: processor seconds that all of it took; runs end once each seed has reached the target.
     """
 
     names: list[str]
@@ -66,16 +66,16 @@ def full(pair: Pair, study: Study) -> Full:
     place = study.runs / _slug(pair) / "full"
     configs = laid(place, [own.config.replace(fresh) for own in tried], pair.overrides)
     goal = goal_of(pair)
-    clock = _Clock(place / "seconds.json")
-    train([config for config in configs if not is_over(config, goal)], goal, place)
-    seconds = clock.stop()
+    with _clock(place.with_name("full_seconds.json")) as seconds:
+        train([config for config in configs if not is_over(config, goal)], goal, place)
     runs = [evaluations(config) for config in configs]
     assert goal.target is not None
     cutoff = max(rows[-1][goal.axis] for rows in runs)
     curves = [seed_curves(rows, goal.axis) for rows in runs]
     values = [to_target(own, goal.target, cutoff) for own in curves]
     reached = [sum(value <= cutoff for value in own) for own in values]
-    done = Full([own.arm.name for own in tried], [own.learning_rate for own in tried], values, reached, seconds)
+    names, rates = [own.arm.name for own in tried], [own.learning_rate for own in tried]
+    done = Full(names, rates, values, reached, seconds())
     write_atomically(path, json.dumps(done._asdict(), indent=1) + "\n")
     return done
 
@@ -105,23 +105,29 @@ def chosen(pair: Pair, study: Study) -> dict[str, Any]:
         options = OPTIONS._replace(target=TASKS[pair.task].target)
         tried, refused = candidates(pair.overrides, Space.read(SPACE), options)
         choice = begin(Choice(directory, options, pair.overrides, "", tuple(tried), refused))
-    answer = plain(document(choose(choice, print)))
+    with _clock(directory.with_name("choice_seconds.json")) as seconds:
+        answer = plain(document(choose(choice, print)))
+    answer["processor_seconds"] = seconds()
     write_atomically(path, json.dumps(answer, indent=1) + "\n")
     return answer
 
 
-class _Clock:
-    """Real seconds of work that may be interrupted, kept in a file."""
+@contextmanager
+def _clock(path: Path) -> Iterator[Callable[[], float]]:
+    """Processor seconds of work that may be interrupted, all threads together, kept in a file.
 
-    def __init__(self, path: Path):
-        self.path, self._begin = path, time.monotonic()
+    They depend little on what else the machine does, unlike real seconds.
+    """
+    before = float(json.loads(read_text(path))) if path.is_file() else 0.0
+    begin = time.process_time()
 
-    def stop(self) -> float:
-        """Seconds so far, those of earlier processes included."""
-        before = float(json.loads(read_text(self.path))) if self.path.is_file() else 0.0
-        seconds = before + time.monotonic() - self._begin
-        write_atomically(self.path, json.dumps(seconds))
-        return seconds
+    def seconds() -> float:
+        return before + time.process_time() - begin
+
+    try:
+        yield seconds
+    finally:
+        write_atomically(path, json.dumps(seconds()))
 
 
 def _slug(pair: Pair) -> str:
@@ -130,8 +136,3 @@ def _slug(pair: Pair) -> str:
 
 def _path(pair: Pair, study: Study, kind: str) -> Path:
     return study.results / f"{_slug(pair)}-{kind}.json"
-
-
-def costs(fulls: Sequence[Full], answers: Sequence[dict[str, Any]]) -> list[float]:
-    """Real seconds of each choice as a share of those of all candidates."""
-    return [answer["seconds"] / done.seconds for done, answer in zip(fulls, answers, strict=True)]
