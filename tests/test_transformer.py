@@ -164,7 +164,6 @@ def test_a_temperature_divides_logits() -> None:
         (["network.options.heads=3"], "must divide network.options.width"),
         (["network.policy=actor_critic", "algorithm=ppo"], "accepted: transformer"),
         (["algorithm.rollout_length=8"], "which are 7"),
-        (["executor=live", "live.pool=threads"], "executor=live is not possible with env.name=tokens/sort yet"),
         (
             ["env.kwargs.group=4", "env.num_envs=24", "system.actors=independent", "system.actor_shards=4"],
             "env.kwargs.group=4 must divide the environments",

@@ -140,7 +140,7 @@ class Engine:
             keys = keys.part(device * (self.spec.envs // self.spec.devices), local)
             if present is not None:
                 present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
-        before = jax.tree.map(lambda x: x[:local], state.actor).awake()
+        before = jax.tree.map(lambda x: x[:local], state.actor)
         keys = keys._replace(envs=keys.envs[:local])
         carry = self.network.stored(before.carry)
         inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma)

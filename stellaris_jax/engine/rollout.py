@@ -58,9 +58,11 @@ class ActorState(NamedTuple):
     carry: Carry = None
     alive: Any = None
 
-    def awake(self) -> ActorState:
-        """State at a fragment's start, in which no episode has ended yet."""
-        return self if self.alive is None else self._replace(alive=jnp.ones_like(self.alive))
+    def awake(self, first: Any = None) -> ActorState:
+        """State before step `first` of a fragment, its first one by default; no episode has ended at the fragment's."""
+        if self.alive is None:
+            return self
+        return self._replace(alive=jnp.ones_like(self.alive) if first is None else self.alive | (first == 0))
 
 
 class Trajectory(NamedTuple):
@@ -188,6 +190,7 @@ def rollout(
     tree = network.acting(params)
     starts = env.starts(keys.start)
     length = fragment_steps or steps
+    actor = actor.awake(first)
     streams = step_keys(keys.envs, length)
     noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
     env_keys = streams[:, 1:]

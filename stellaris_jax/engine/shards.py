@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         assert self.env is not None, "fragments come from the host"
         keys = self._keys(state, number)
         keys = keys._replace(envs=keys.envs.reshape(-1))
-        before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor).awake()
+        before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
@@ -175,8 +175,6 @@ class Shards(NamedTuple):
 
         axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
         before = self._of_wave(state.actor, wave)
-        if before.alive is not None:
-            before = before._replace(alive=before.alive | (wave.segment == 0)[:, None])
         inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
         actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
         return self._written(state, wave, self.network.stored(before.carry), actor, data, episodes)

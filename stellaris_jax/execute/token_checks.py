@@ -28,11 +28,6 @@ def _conditions(config: Config, space: Tokens, group: int) -> Iterator[tuple[boo
         register.policy[policy].episodic,
         f"network.policy={policy} does not complete prompts, which env.name={name} needs; accepted: {', '.join(able)}.",
     )
-    yield (
-        config.executor == "simulated",
-        f"executor={config.executor} is not possible with env.name={name} yet: live actors do not begin completions "
-        "anew; accepted: executor=simulated.",
-    )
     steps = config.algorithm.rollout_length
     yield (
         steps == space.longest,

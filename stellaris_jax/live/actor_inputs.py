@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.engine.host_rollout import pool_seed
 from stellaris_jax.engine.keys import acting_key
@@ -104,7 +105,14 @@ class Actors(Protocol):
 
 
 class ProgramActors:
-    """Actors of JAX environments, whose state is sent with every invocation."""
+    """Actors of JAX environments, whose state is sent with every invocation.
+
+    Args:
+      network: network of the acting policy.
+    """
+
+    def __init__(self, network: PolicyNetwork):
+        self.network = network
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
         self._state: ActorState = jax.device_get(state.actor)
@@ -119,7 +127,7 @@ class ProgramActors:
     def assembled(self, parts: Sequence[Any], width: Width) -> RolledFragment | None:
         states = _concatenated([state for state, _ in parts], 0)
         actor = jax.tree.map(lambda new, old: np.concatenate([new, old[width.envs :]]), states, self._state)
-        carry = jax.tree.map(lambda x: x[: width.width], self._state.carry)
+        carry = jax.tree.map(lambda x: x[: width.width], self.network.stored(self._state.carry))
         return RolledFragment(actor, _side_by_side([trajectory for _, trajectory in parts], width.width), carry)
 
     def over(self) -> bool:

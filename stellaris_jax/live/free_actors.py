@@ -77,6 +77,7 @@ class FreeShards:
 
     Args:
       call: makes an invocation from kind, number and grace in seconds.
+      stored: what learners get of the memory's state at a segment's start.
 
     Attributes:
       opened: whether environments have begun new episodes in this round, because they were lost.
@@ -84,8 +85,8 @@ class FreeShards:
       waits: emulated seconds that each shard's actor waits after its segment.
     """
 
-    def __init__(self, call: Callable[[str, int, float], Call]):
-        self._call = call
+    def __init__(self, call: Callable[[str, int, float], Call], stored: Callable[[Carry], Carry]):
+        self._call, self._stored = call, stored
         self.opened, self.seconds = False, 0.0
         self.waits: dict[int, float] = {}
         self.clear()
@@ -147,7 +148,7 @@ class FreeShards:
         under_way = self._under_way.pop(done.call.stamp)
         shard = under_way.segment.shard
         before, self._states[shard] = self._states[shard], done.value.actor
-        return self._ended(under_way, done.value, before.carry)
+        return self._ended(under_way, done.value, self._stored(before.carry))
 
     def _ended(self, under_way: SegmentUnderWay, result: RolledSegment, carry: Carry, replayed: bool = False) -> Ended:
         """Segment with its data; `carry` is the recurrent state at its first observations, `[n, ...]`."""

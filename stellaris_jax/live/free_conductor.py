@@ -52,9 +52,10 @@ class FreeConductor(Conductor):
         super().__init__(config, steps, seed)
         self.queue = DataQueue(config.system, config.actor_shards, self.usage)
         self.batches: dict[int, Batch] = {}
-        self.shards = FreeShards(self._call)
+        stored = steps.engine.network.stored
+        self.shards = FreeShards(self._call, stored)
         if positions is not None:
-            self.shards = HostShards(self._call, positions, seed, self._lost)
+            self.shards = HostShards(self._call, stored, positions, seed, self._lost)
         self._idle_since: dict[int, float] = dict.fromkeys(range(self.queue.shards), 0.0)
         self._normalises = config.env.normalize_observation
         self._acting: dict[int, Any] = {}  # normalizers of versions, as handles of the pool

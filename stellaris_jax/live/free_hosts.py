@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.engine.host_rollout import pool_seed
 from stellaris_jax.engine.keys import acting_key
 from stellaris_jax.engine.state import EngineState
@@ -54,6 +55,7 @@ class HostShards(FreeShards):
 
     Args:
       call: makes an invocation from kind, number and grace in seconds.
+      stored: what learners get of the memory's state at a segment's start.
       positions: list of the position of each shard's environments, which is kept up to date.
       seed: seed of the run.
       on_lost: told of a segment whose fragment has begun, and before which its shard has begun new episodes.
@@ -62,11 +64,12 @@ class HostShards(FreeShards):
     def __init__(
         self,
         call: Callable[[str, int, float], Call],
+        stored: Callable[[Carry], Carry],
         positions: list[EnvPosition],
         seed: int,
         on_lost: Callable[[Segment], None],
     ):
-        super().__init__(call)
+        super().__init__(call, stored)
         self.positions, self.seed, self._on_lost = positions, seed, on_lost
 
     def open(self, state: EngineState) -> None:

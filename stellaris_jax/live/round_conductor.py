@@ -39,7 +39,8 @@ class RoundConductor(Conductor):
     def __init__(self, config: Config, steps: DriverSteps, seed: int, position: EnvPosition | None = None):
         super().__init__(config, steps, seed)
         self.depth = config.system.fragments_in_flight
-        self.actors: Actors = ProgramActors() if position is None else HostedActors(position, seed)
+        network = steps.engine.network
+        self.actors: Actors = ProgramActors(network) if position is None else HostedActors(position, seed)
         self.rolls = Rolls(self.actors, self._call)
         self._beginning = self.state()
 
