@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,12 +17,9 @@ from training import TINY, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config, register
 from stellaris_jax.agent.advantages import GAE, Estimate, Group, NStep, VTrace
-from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.losses import Algorithm, PolyakTarget
 from stellaris_jax.agent.losses.common import AdvantageInputs, LossInputs, Metrics, total
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.agent.optimizers import SGD, Optimizer, optimizer_of
-from stellaris_jax.config.tree import Config
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N = 7, 4
@@ -188,69 +184,6 @@ def test_combinations_that_cannot_be_are_refused(overrides: list[str], told: str
     assert told in str(raised.value) and "\n" not in str(raised.value)
 
 
-# Optimizers ----------------------------------------------------------------------------------------------------------
-
-
-def test_gradient_descent_takes_the_step_of_equation_4() -> None:
-    hyper = Hyper.of(Config().replace({"algorithm.max_grad_norm": 0, "algorithm.optimizer": "sgd"}))
-    optimizer = optimizer_of(SGD(), hyper, None)  # type: ignore[arg-type]
-    gradient = jnp.array([1.0, -2.0])
-    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
-    np.testing.assert_allclose(updates, -hyper.learning_rate * gradient)
-
-
-@pytest.mark.parametrize("overrides", [[], ["system.aggregation=fractional"], ["system.corrections=[less_momentum]"]])
-def test_parts_of_a_policy_have_learning_rates_of_their_own(overrides: list[str]) -> None:
-    """The critic's parameters do not move at a tiny rate, and the actor's move as far as without it."""
-    plain, own = (
-        Trainer(tiny(steps(3), *overrides, *rates)) for rates in ([], ["algorithm.learning_rates.critic=1e-20"])
-    )
-    start = plain.network.unravel(np.asarray(plain.state.params[0]))
-    plain.run()
-    own.run()
-    before, after = (trainer.network.unravel(trainer.state.params[0]) for trainer in (plain, own))
-    for name in before:
-        leaves = zip(*map(jax.tree.leaves, (start[name], after[name])), strict=True)
-        changed = [not np.allclose(x, y, rtol=0.0, atol=1e-9) for x, y in leaves]
-        assert any(changed) == (name != "critic"), name
-    assert Trainer(tiny(steps(1), "algorithm.learning_rates.critic=3e-3")).spec.parts == ("critic",)
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("algorithm.learning_rates.critics=1e-3", "algorithm.learning_rates.critics belongs to no part of the policy"),
-        ("algorithm.learning_rates.critic=0", "algorithm.learning_rates.critic must be greater than 0, not 0"),
-        ("algorithm.learning_rates.critic=fast", "algorithm.learning_rates.critic must be greater than 0, not 'fast'"),
-    ],
-)
-def test_learning_rates_of_parts_are_checked(override: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        Trainer(tiny(override))
-
-
-@pytest.mark.usefixtures("kinds")
-def test_an_optimizer_of_matrices_sees_them() -> None:
-    shapes: list[Any] = []
-
-    @register.optimizer("test/matrices")
-    class Matrices(Optimizer):
-        elementwise = False
-
-        def transformation(self, hyper: Hyper) -> optax.GradientTransformation:
-            def update(gradient: Any, state: Any, params: Any = None) -> Any:
-                shapes.append(jax.tree.map(jnp.shape, gradient))
-                return jax.tree.map(lambda g: -0.01 * jnp.sign(g), gradient), state
-
-            return optax.GradientTransformation(lambda params: (), update)  # type: ignore[arg-type]
-
-    trainer = Trainer(tiny("algorithm.optimizer=test/matrices", steps(2)))
-    before = np.asarray(trainer.state.params)
-    trainer.run()
-    assert shapes[0]["actor"]["Dense_0"]["kernel"] == (4, 8)
-    assert not np.array_equal(before, trainer.state.params)
-
-
 # Algorithms ----------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +235,43 @@ def test_an_algorithm_learns_from_fields_of_its_own(overrides: list[str]) -> Non
 
 
 @pytest.mark.usefixtures("kinds")
+def test_a_loss_may_have_targets_of_its_own_beside_advantages_of_groups() -> None:
+    metrics = {"policy_loss": "of the policy", "value_loss": "of the critic", "entropy": "in nats"}
+
+    def loss(self: Any, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
+        batch = inputs.batch
+        assert batch.advantage is not None and batch.target is None and inputs.value is not None
+        terms = {"policy_loss": -batch.advantage * inputs.log_prob, "entropy": jnp.zeros_like(inputs.log_prob)}
+        return total({**terms, "value_loss": jnp.square(inputs.value - batch.own["returns"])}, inputs)
+
+    returns_to_go(needs=("value",), metrics=metrics, loss=loss)
+    record = Trainer(tiny(*PLAIN, "algorithm.advantage=group", "algorithm.advantage_options.size=4", steps(2))).run()[
+        -1
+    ]
+    assert record["value_loss"] > 0.0
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("polyk", "target must be one of none, version, polyak, reference, not 'polyk'"),
+        (None, "target must be one of"),
+        (("polyak",), "target must be one of"),
+        ("polyak", "target=polyak needs the option target_rate, of the type float"),
+        ("version", "target=version needs the option target_interval, of the type int"),
+        (property(lambda self: 1 / 0), "target failed: ZeroDivisionError"),
+        (property(lambda self: "polyk"), "target must be one of"),
+    ],
+)
+def test_target_networks_that_cannot_be(target: Any, told: str) -> None:
+    returns_to_go(target=target)
+    with pytest.raises(ConfigError) as caught:
+        load_config([*TINY, *PLAIN])
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("kinds")
 def test_metrics_that_are_not_declared_are_told() -> None:
     returns_to_go(metrics={"policy_loss": "loss of the policy"})
     with pytest.raises(ConfigError, match=r"ReturnsToGo\.loss .* returns the metrics entropy, policy_loss, not those"):
@@ -329,6 +299,22 @@ def test_what_a_policy_returns_is_checked(changed: dict[str, Any], told: str) ->
     register.policy("test/wrong")(type("Wrong", (ActorCritic,), changed))
     with pytest.raises(ConfigError, match=rf"network\.policy=test/wrong .*{told}"):
         Trainer(tiny("network.policy=test/wrong", steps(1)))
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_a_policy_that_learns_with_another_distribution_than_it_acts_with_is_refused(memory: str) -> None:
+    class Liar(ActorCritic):
+        def evaluate(self, tree: Any, obs: Any, past: Any = None) -> Mapping[str, Any]:
+            outputs = dict(super().evaluate(tree, obs, past))
+            return outputs | {"distribution": outputs["distribution"] * jnp.array([3.0, 1.0])}
+
+    register.policy("test/liar")(Liar)
+    register.policy("test/honest")(type("Honest", (ActorCritic,), {}))
+    settings_of = [f"network.memory={memory}", "algorithm.minibatches=4"]
+    Trainer(tiny("network.policy=test/honest", *settings_of))
+    with pytest.raises(ConfigError, match="acts and evaluates with different distributions"):
+        Trainer(tiny("network.policy=test/liar", *settings_of))
 
 
 @pytest.mark.usefixtures("kinds")
@@ -376,58 +362,9 @@ def test_a_penalty_that_the_loss_does_not_have_is_refused() -> None:
         tiny(*PLAIN, "algorithm.kl_coefficient=0.1")
 
 
-# Optimizers of parts of the policy -----------------------------------------------------------------------------------
+def test_a_subclass_may_have_another_default_of_an_option() -> None:
+    class Faster(PolyakTarget):
+        target_rate = 0.5
 
-
-def updated(*overrides: str) -> dict[str, Any]:
-    """Parameters after two rounds, as a tree of parts."""
-    trainer = Trainer(tiny(steps(2), *overrides, "network.shared=false", "algorithm.kl_coefficient=0"))
-    trainer.run()
-    tree = trainer.network.unravel(trainer.state.params[0])
-    return {name: np.concatenate([np.ravel(x) for x in jax.tree.leaves(part)]) for name, part in tree.items()}
-
-
-@pytest.mark.parametrize("aggregation", ["factored", "sequential"])
-def test_parts_have_the_steps_of_their_own_optimizers(aggregation: str) -> None:
-    """Actor and critic share nothing here but the norm of the gradient: each is as under its optimizer alone."""
-    common = [f"system.aggregation={aggregation}", "algorithm.max_grad_norm=0", "algorithm.learning_rate=1e-2"]
-    common += ["system.actors=barrier", "algorithm.value_coefficient=0.5"]
-    first = [*common, "algorithm.epochs=1", "algorithm.minibatches=1", "system.learners=1", "total_steps=128"]
-    both = updated(*first, "algorithm.optimizers={critic: {name: sgd, momentum: 0.5}}")
-    adam = updated(*first)
-    sgd = updated(*first, "algorithm.optimizer=sgd", "algorithm.optimizer_options.momentum=0.5")
-    np.testing.assert_array_equal(both["actor"], adam["actor"])
-    assert (both["critic"] != adam["critic"]).any() and (sgd["actor"] != adam["actor"]).any()
-    np.testing.assert_array_equal(both["critic"], sgd["critic"])
-
-
-def test_an_optimizer_of_all_parts_is_the_optimizer() -> None:
-    parts = "algorithm.optimizers={critic: adam, actor: adam}"
-    for name, part in updated(parts).items():
-        np.testing.assert_array_equal(part, updated()[name])
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["algorithm.optimizers={critic: sdg}"],
-            "algorithm.optimizers.critic=sdg is not registered; did you mean sgd?",
-        ),
-        (["algorithm.optimizers={critic: 3}"], "algorithm.optimizers.critic=3 must be a name, or a mapping with"),
-        (
-            ["algorithm.optimizers={critic: {name: sgd, mass: 1}}"],
-            "critic.mass is no option of sgd; accepted: momentum.",
-        ),
-        (["algorithm.optimizers={critic: {name: sgd, momentum: 2}}"], "algorithm.optimizers.critic.momentum must be"),
-        (["algorithm.optimizers={crtic: sgd}"], "algorithm.optimizers.crtic belongs to no part of the policy"),
-        (
-            ["algorithm.optimizers={critic: sgd}", "system.aggregation=fractional"],
-            "system.aggregation=fractional is not possible with algorithm.optimizers.critic",
-        ),
-    ],
-)
-def test_optimizers_of_parts_that_cannot_be(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Trainer(tiny(*overrides))
-    assert message in str(caught.value)
+    assert Faster({}).target_rate == 0.5 and Faster({"target_rate": 0.1}).target_rate == 0.1
+    assert PolyakTarget({}).target_rate == 0.005

@@ -24,6 +24,7 @@ SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "
          "network.hidden=[4]", "system.learners=4", "total_steps=256", "evaluation.episodes=2", "evaluation.points=2",
          "engine.chunk_rounds=1", "run.progress=false", "algorithm.anneal=false"]  # fmt: skip
 CASES = {
+    "target": ["algorithm.name=ema_ppo", "algorithm.options.target_rate=0.05"],
     "rule": ["system.rule=quorum", "system.rule_options.share=0.25"],
     "admission": ["system.admission=back_pressure", "system.admission_options.waiting=1"],
     "data_admission": [

@@ -13,6 +13,7 @@ from stellaris_jax.agent.losses.common import total
 class A2C(sj.Algorithm):
     """Policy gradient of the advantages that came with the data, and the squared error of the critic."""
 
+    advantages = ("own", "gae", "nstep", "vtrace")  # those that give targets
     metrics = {"policy_loss": "loss of the policy", "value_loss": "loss of the critic", "entropy": "entropy in nats"}
     most: float = sj.knob(10.0, "advantages count no more than this, up or down", within="(0, inf)")
 

@@ -42,7 +42,8 @@ class Optimizer(Numbered):
     """Modes of `system.aggregation` that go with it. Mode `fractional` needs the method `fractional`."""
 
     has_momentum: ClassVar[bool] = False
-    """Whether it uses `Hyper.adam_b1`, which corrections may change from step to step."""
+    """Whether it uses `Hyper.adam_b1` as Adam does, with the bias correction 1 - beta_1^t. Corrections may then change
+    beta_1 from step to step: each step is multiplied by what makes that 1 - prod_k beta_1(k)."""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -115,23 +116,27 @@ def optimizer_of(
       varying: whether beta_1 may differ from step to step; the bias correction then uses the beta_1 of all steps.
       parts: optimizers of parts of the policy that have their own. All clip by the norm of the whole gradient.
     """
-    if varying:
-        return varying_momentum(optimizer_of(optimizer, hyper, network, aggregation, parts=parts), hyper.adam_b1)
-    if hyper.rate_factors:
-        whole = optimizer_of(optimizer, hyper._replace(rate_factors={}), network, aggregation, parts=parts)
-        return by_part(whole, network, hyper.rate_factors)
+    whole = _single(optimizer, hyper, network, aggregation, varying)
     if parts:
-        inner = optimizer_of(optimizer, hyper, network, aggregation)
         numbers = ((part, own, hyper._replace(optimizer=hyper.part_optimizers[part])) for part, own in parts)
-        others = {part: optimizer_of(own, its, network, aggregation) for part, own, its in numbers}
-        return of_parts(inner, network, others)
+        others = {part: _single(own, its, network, aggregation, varying) for part, own, its in numbers}
+        whole = of_parts(whole, network, others)
+    return by_part(whole, network, hyper.rate_factors) if hyper.rate_factors else whole
+
+
+def _single(
+    optimizer: Optimizer, hyper: Hyper, network: PolicyNetwork, aggregation: str, varying: bool
+) -> optax.GradientTransformation:
+    """One optimizer of vectors `[P]`, with its options in `hyper.optimizer`."""
     bound = optimizer.bound(hyper.optimizer)
     if aggregation == "fractional":
-        return bound.fractional(hyper)
-    transformation = bound.transformation(hyper)
-    if not bound.elementwise:
-        transformation = of_matrices(transformation, network.ravel, network.unravel)
-    return optax.chain(optax.clip_by_global_norm(hyper.max_grad_norm), transformation)
+        made: optax.GradientTransformation = bound.fractional(hyper)
+    else:
+        made = bound.transformation(hyper)
+        if not bound.elementwise:
+            made = of_matrices(made, network.ravel, network.unravel)
+        made = optax.chain(optax.clip_by_global_norm(hyper.max_grad_norm), made)
+    return varying_momentum(made, hyper.adam_b1) if varying and bound.has_momentum else made
 
 
 def of_matrices(

@@ -164,6 +164,8 @@ def options_of(thing: Any) -> dict[str, Option]:
             if isinstance(value, Field):
                 default = value.default if value.default_factory is MISSING else value.default_factory()
                 options[name] = Option(Knob(name, get_type_hints(base)[name], **value.metadata), default)
+            elif name in options:  # another default
+                options[name] = Option(options[name].knob, value)
     return options
 
 

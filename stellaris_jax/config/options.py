@@ -206,6 +206,10 @@ def conditions(config: Config) -> Iterator[tuple[bool, str]]:
     """Conditions of all objects that a configuration names."""
     for place, thing in _classes(config):
         yield from thing.conditions(config, place.section)
+    for part, (name, options) in part_optimizers(config).items():
+        alone = config.replace({"algorithm.optimizer": name, "algorithm.optimizer_options": options})
+        for holds, message in register.optimizer[name].conditions(alone, "algorithm"):
+            yield holds, message.replace("algorithm.optimizer=", f"algorithm.optimizers.{part}=")
 
 
 def _owners(config: Config) -> Iterator[tuple[Place, Owner]]:
@@ -244,9 +248,11 @@ def part_optimizers(config: Config) -> dict[str, tuple[str, dict[str, Any]]]:
         if not isinstance(name, str) or not isinstance(given, dict):
             raise ConfigError(f"{key}={shown(value)} must be a name, or a mapping with a name and options.")
         if name not in register.optimizer:
-            raise ConfigError(f"{key}={name} is not registered{did_you_mean(name, register.optimizer)}")
+            raise ConfigError(f"{key}={shown(name)} is not registered; accepted: {', '.join(register.optimizer)}.")
         options = {option: number for option, number in given.items() if option != "name"}
         accepted = options_of(register.optimizer[name])
+        if "name" in accepted:
+            raise ConfigError(f"{key}={name} has an option called name, which a part's optimizer cannot have.")
         for option in options:
             if option not in accepted:
                 known = f"; accepted: {', '.join(accepted)}." if accepted else ", which has none."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
@@ -16,12 +17,14 @@ from stellaris_jax.config.options import (
     memory_setting,
     part_optimizers,
 )
-from stellaris_jax.config.schema import LAST_SEED, shown
+from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.tree import Config, knobs
 
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
 """Most samples of a round. With two fragments at a time, their indices have 31 bits."""
+LEAST_FACTOR = 1e-30
+"""Smallest quotient of a part's learning rate and the base one; 1 / `LEAST_FACTOR` is the largest."""
 LEAST_TIMEOUT = 1.0
 """Shortest `live.timeout`, in seconds."""
 MOST_PLANNED = 10**10
@@ -47,8 +50,12 @@ def require(conditions: Iterable[tuple[bool, str]]) -> None:
 def _rates(c: Config) -> Iterator[tuple[bool, str]]:
     part_optimizers(c)
     for name, rate in c.algorithm.learning_rates.items():
-        number = isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0.0
-        yield number, f"algorithm.learning_rates.{name} must be greater than 0, not {shown(rate)}."
+        key, base = f"algorithm.learning_rates.{name}", c.algorithm.learning_rate
+        replace(knobs()["algorithm.learning_rate"], key=key).check(rate)
+        yield (
+            LEAST_FACTOR <= rate / base <= 1.0 / LEAST_FACTOR,
+            f"{key}={rate} must be {LEAST_FACTOR:g} to {1.0 / LEAST_FACTOR:g} times algorithm.learning_rate={base}.",
+        )
 
 
 def _combinations(c: Config) -> Iterator[tuple[bool, str]]:

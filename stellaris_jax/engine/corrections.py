@@ -19,6 +19,7 @@ from stellaris_jax.agent.losses.common import Metrics, effective_sample_size
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
 from stellaris_jax.config.optioned import Numbered
+from stellaris_jax.config.options import part_optimizers
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
 
@@ -237,9 +238,10 @@ class LessMomentum(Correction):
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         optimizer = config.algorithm.optimizer
+        used = {optimizer, *(name for name, _ in part_optimizers(config).values())}
         having = [name for name, kind in register.optimizer.items() if kind.has_momentum]
         yield (
-            optimizer in having or optimizer not in register.optimizer,
+            not used.isdisjoint(having) or optimizer not in register.optimizer,
             f"system.corrections=[less_momentum] lowers algorithm.adam_b1, which algorithm.optimizer={optimizer} does "
             f"not use; accepted: {', '.join(having)}.",
         )

@@ -133,8 +133,7 @@ class ProgramSpec:
     @property
     def has_value_loss(self) -> bool:
         """Whether a critic learns, from the estimator's targets or from the loss's own."""
-        own = not self.advantage.gives and VALUE in self.algorithm.needs
-        return self.critic and ("target" in self.advantage.gives or own)
+        return self.critic and ("target" in self.advantage.gives or VALUE in self.algorithm.needs)
 
     @property
     def recipe(self) -> Recipe:

@@ -12,14 +12,17 @@ from stellaris_jax.agent.losses.common import AdvantageInputs
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.networks.recurrent import Past
-from stellaris_jax.agent.optimizers import optimizer_of
+from stellaris_jax.agent.optimizers import Optimizer, optimizer_of
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import code_location
+from stellaris_jax.config.options import part_optimizers
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute.plugin_checks import ROWS, check_like, shapes_of, traced
 
+MOST_DIFFERENT = 0.02
+"""Largest difference of what a policy acts and learns with, as a share of its size; lower precision has less."""
 OWN = "stellaris_jax."
 """Begin of the names of modules whose parts need no check."""
 
@@ -35,12 +38,6 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
             parts = ", ".join(sorted(network.template))
             key = "learning_rates" if name in config.algorithm.learning_rates else "optimizers"
             raise ConfigError(f"algorithm.{key}.{name} belongs to no part of the policy; accepted: {parts}.")
-    for name, own in spec.part_optimizers:
-        if spec.aggregation not in own.aggregations:
-            raise ConfigError(
-                f"system.aggregation={spec.aggregation} is not possible with algorithm.optimizers.{name}; accepted: "
-                f"{', '.join(own.aggregations)}."
-            )
     if not type(network).__module__.startswith(OWN):
         _check_policy(network, config)
     if not type(spec.advantage).__module__.startswith(OWN):
@@ -48,8 +45,14 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
     if network.recurrent != spec.recurrent:
         what = f"network.policy={config.network.policy}"
         raise ConfigError(f"{what} says recurrent={network.recurrent}; its class must say the same.")
-    if not type(spec.optimizer).__module__.startswith(OWN):
-        _check_optimizer(network, config, spec)
+    hyper = Hyper.of(config)
+    every = [(f"algorithm.optimizer={config.algorithm.optimizer}", spec.optimizer, hyper)]
+    for part, (name, _) in part_optimizers(config).items():
+        own = hyper._replace(optimizer=hyper.part_optimizers[part])
+        every.append((f"algorithm.optimizers.{part}={name}", dict(spec.part_optimizers)[part], own))
+    for what, optimizer, numbers in every:
+        if not type(optimizer).__module__.startswith(OWN):
+            _check_optimizer(network, what, optimizer, numbers, spec.aggregation)
     if config.executor != "simulated" and spec.algorithm.target in ("reference", "polyak"):
         raise ConfigError(
             f"executor={config.executor} is not possible with algorithm.name={config.algorithm.name}, whose target "
@@ -96,6 +99,31 @@ def _check_policy(network: PolicyNetwork, config: Config) -> None:
         if number.shape != (ROWS,):
             raise ConfigError(f"{place} has a distribution whose {name} is {shapes_of(number)} for {ROWS} rows.")
     check_like(place, "a carry", carries[1], carries[0])
+    if not network.episodic:
+        _check_agreement(network, config, place)
+
+
+def _check_agreement(network: PolicyNetwork, config: Config, place: str) -> None:
+    """Check that a policy acts and learns with the same distribution, on random parameters and observations."""
+    space = network.observation_space
+
+    def difference(key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, 3)
+        flat = network.init(keys[0])
+        tree = network.unravel(flat + 0.1 * jax.random.normal(keys[1], flat.shape))
+        shape, dtype = (ROWS, *space.shape), viewed(space, config.env)
+        obs = jax.random.normal(keys[2], shape) if "float" in dtype else jax.random.bernoulli(keys[2], shape=shape)
+        obs, carry = obs.astype(dtype), network.initial_carry(ROWS)
+        past = Past(carry, jnp.zeros(ROWS, bool)) if network.recurrent else None
+        learns, acts = network.evaluate(tree, obs, past)[DISTRIBUTION], network.act(tree, obs, carry)[0]
+        return jnp.max(jnp.abs(learns - acts) / (1.0 + jnp.abs(acts)))
+
+    found = float(jax.jit(difference)(jax.random.key(0)))
+    if found > MOST_DIFFERENT:
+        raise ConfigError(
+            f"{place} acts and evaluates with different distributions: for the same observations their parameters "
+            f"differ by {found:.2g} of their size, and learners would take that for staleness."
+        )
 
 
 def _steps(spec: ProgramSpec, hyper: Hyper) -> AdvantageInputs:
@@ -138,18 +166,18 @@ def _check_fields(config: Config, spec: ProgramSpec) -> None:
             raise ConfigError(f"{place} makes {name} as {shapes_of(field)}, not [{ROWS}, {spec.envs}, ...].")
 
 
-def _check_optimizer(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> None:
-    kind, what = type(spec.optimizer), f"algorithm.optimizer={config.algorithm.optimizer}"
-    method = kind.fractional if spec.aggregation == "fractional" else kind.transformation
+def _check_optimizer(network: PolicyNetwork, what: str, checked: Optimizer, hyper: Hyper, aggregation: str) -> None:
+    kind = type(checked)
+    method = kind.fractional if aggregation == "fractional" else kind.transformation
 
     def trial(hyper: Hyper) -> Any:
-        optimizer: Any = optimizer_of(spec.optimizer, hyper, network, spec.aggregation)
-        trust = {"trust": jnp.float32(1.0)} if spec.aggregation == "fractional" else {}
+        optimizer: Any = optimizer_of(checked, hyper._replace(rate_factors={}), network, aggregation)
+        trust = {"trust": jnp.float32(1.0)} if aggregation == "fractional" else {}
         params = network.init(jax.random.key(0))
         before = optimizer.init(params)
         return params, before, optimizer.update(params, before, params, **trust)
 
-    params, before, updated = traced(what, method, trial, Hyper.of(config))
+    params, before, updated = traced(what, method, trial, hyper)
     place = f"{what} ({code_location(method)})"
     if not isinstance(updated, tuple) or len(updated) != 2:
         raise ConfigError(f"{place} returns {shapes_of(updated)} from update, not a step and a state.")

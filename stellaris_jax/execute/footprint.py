@@ -176,7 +176,9 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     limits = ("system.versions", *(["algorithm.options.target_interval"] if kind.target == "version" else []))
     ring = shape.ring.length * policy * (2 if kind.target == "polyak" else 1)
     yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
-    yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
+    # Policy, gradient sum and two moments; two more for each part with an optimizer of its own.
+    vectors = 4 + 2 * len(spec.part_optimizers) + (kind.target == "reference")
+    yield Part("policies and optimizers", copies * vectors * policy, saved * vectors * policy, of("network.hidden"))
     yield Part("gradients", seeds * spec.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
     rule = register.scaling[config.scaling.rule]

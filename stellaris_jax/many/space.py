@@ -13,7 +13,7 @@ from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.options import known_knobs, place_of, value_of
 from stellaris_jax.config.schema import Knob, shown
 from stellaris_jax.config.stored import read_yaml
-from stellaris_jax.config.tree import Config
+from stellaris_jax.config.tree import Config, knobs
 
 if TYPE_CHECKING:
     import optuna
@@ -168,6 +168,8 @@ def _knob(key: str, config: Config, path: Path) -> Knob:
     (new, *_) = renamed({key: None}, config)
     known = {key: entry for key, entry in known_knobs(config).items() if entry.kind != dict[str, Any]}
     if new not in known:
+        if new.rpartition(".")[0] in knobs():
+            raise ConfigError(f"{path}: {new} is an entry of a mapping, which no search can vary.")
         what = "no option of this configuration" if place_of(new) else "not a config key"
         raise ConfigError(f"{path}: {new} is {what}{did_you_mean(new, known)}")
     if key.partition(".")[0] in NOT_TUNED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 
@@ -11,7 +11,7 @@ from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, LossInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.optioned import Numbered
+from stellaris_jax.config.optioned import Numbered, options_of
 from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.telemetry import names
@@ -21,8 +21,13 @@ TAKEN = {*DRIFT, *names.METRICS, "kind", "round", "env_steps", "per_seed", "chi2
 """Names in records that no algorithm's metric can have."""
 
 
-TARGETS = ("none", "version", "polyak", "reference")
-"""Kinds of target networks."""
+TARGETS: dict[str, tuple[str, Any]] = {
+    "none": ("", None),
+    "version": ("target_interval", int),
+    "polyak": ("target_rate", float),
+    "reference": ("", None),
+}
+"""Kinds of target networks, each with the option that it needs and the type of that."""
 
 
 class Algorithm(Numbered):
@@ -71,7 +76,7 @@ class Algorithm(Numbered):
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         named, name = config.algorithm.advantage, f"algorithm.name={config.algorithm.name}"
-        if wrong := cls._declared_wrongly():
+        if wrong := cls._declared_wrongly() or cls._target_wrongly(config.algorithm.options):
             yield False, f"{cls.__name__}.{wrong}."
             return
         yield (
@@ -104,8 +109,6 @@ class Algorithm(Numbered):
                 return f"{attribute} must be a tuple of texts, not {shown(names)}"
         if cls.advantage not in register.advantage:
             return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
-        if isinstance(cls.target, str) and cls.target not in TARGETS:
-            return f"target must be one of {', '.join(TARGETS)}, not {shown(cls.target)}"
         if cls.data != "fresh":
             return f"data must be fresh, not {shown(cls.data)}"
         if not isinstance(cls.metrics, Mapping):
@@ -114,6 +117,22 @@ class Algorithm(Numbered):
             name for name in cls.metrics if name not in METRICS and (name in TAKEN or not str(name).isidentifier())
         ]
         return f"metrics cannot have {shown(taken[0])}, a name that records have or that is none" if taken else ""
+
+    @classmethod
+    def _target_wrongly(cls, options: Mapping[str, Any]) -> str:
+        """End of a sentence about a target network that cannot be; empty if it can."""
+        try:
+            target = cls(options).target  # may be a property
+        except Exception as error:
+            return f"target failed: {type(error).__name__}: {error}"
+        if not isinstance(target, str) or target not in TARGETS:
+            return f"target must be one of {', '.join(TARGETS)}, not {shown(target)}"
+        algorithm: Any = cls
+        option, kind = TARGETS[target]
+        own = options_of(algorithm)
+        if option and (option not in own or own[option].knob.kind is not kind):
+            return f"target={target} needs the option {option}, of the type {kind.__name__}"
+        return ""
 
     def fields(self, steps: AdvantageInputs) -> dict[str, jax.Array]:
         """Own fields of samples, `[T, N]` by name, from the steps of a batch; the loss finds them in `batch.own`."""
