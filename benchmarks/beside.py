@@ -26,6 +26,7 @@ from stellaris_jax.telemetry.format import significant
 Figures = dict[str, Any]
 
 KINDS: dict[str, Collection[str]] = {"throughput": own.THROUGHPUT, "return": own.RETURN}
+PLAIN = "plain loop"
 OURS = "ours"
 INSTALL = "bash benchmarks/peers/install.sh"
 
@@ -95,6 +96,12 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     return found
 
 
+def with_plain_loop() -> dict[str, Program]:
+    """This program, and the plain loop of `peers/plain_grpo.py`, which needs no environment of its own."""
+    plain = Program([sys.executable, "-m", "benchmarks.peers.plain_grpo"], ["tokens_addition"])
+    return {OURS: Program([sys.executable, "-m", "benchmarks.own"], own.TOKENS), PLAIN: plain}
+
+
 def has(python: Path, modules: tuple[str, ...]) -> bool:
     """Whether there is a Python here, and in it these modules."""
     script = f"import importlib.util as util, sys; sys.exit(not all(map(util.find_spec, {modules})))"
@@ -107,7 +114,7 @@ def compare(
     """Run jobs of one kind; returns a row for each job and program, `OURS` first.
 
     Args:
-      jobs: jobs of one of `KINDS`.
+      jobs: jobs of one of `KINDS`, or of `own.TOKENS`.
       contestants: programs by name, one of them `OURS`. Another one that fails is left out of the job, and told of.
       repeats: runs of each, with seeds 0, 1, ...
       note: told of every run.

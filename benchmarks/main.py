@@ -2,6 +2,8 @@
 
 peers       beside rejax, brax's PPO, sbx and CleanRL, in turn: steps/s at the same work, and time to a return with each
             one's own settings (benchmarks/peers/install.sh makes their environments)
+tokens      token tasks beside a plain loop in JAX and optax, in turn: steps/s and the share of right completions, for
+            one seed; and the cores that a population of 16 uses
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 methods     time per gradient under every correction, mask and policy objective as a ratio to that under none
 actors      time per gradient with independent actors as a ratio to that with actors that wait for the round
@@ -76,11 +78,14 @@ def _parser() -> program.Parser:
             made.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
         return made
 
+    compared = (*own.THROUGHPUT, *own.RETURN)
     peers = command("peers", "beside other programs")
     peers.add_argument("--parts", nargs="+", choices=TITLES, help="kinds of jobs (default: all, or those of --jobs)")
-    peers.add_argument("--jobs", nargs="+", choices=own.JOBS, metavar="JOB", help=f"some of {', '.join(own.JOBS)}")
+    peers.add_argument("--jobs", nargs="+", choices=compared, metavar="JOB", help=f"some of {', '.join(compared)}")
     peers.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
     peers.add_argument("--peers", type=Path, default=Path("peers"), help="where their environments are (default peers)")
+    tokens = command("tokens", "token tasks beside a plain loop")
+    tokens.add_argument("--repeats", type=count, default=5, help="runs of each, with seeds 0, 1, ... (default 5)")
     for name, text in (
         ("engine", "the cost of asynchrony per gradient"),
         ("methods", "the cost of corrections, masks and objectives per gradient"),
@@ -147,6 +152,15 @@ def _peers(console: Console, arguments: argparse.Namespace) -> dict[str, Any]:
     for part in parts:
         result[part] = beside.compare(chosen[part], contestants, arguments.repeats, console.print)
         print_table(console, TITLES[part], beside.rows(part, result[part]), names=("job", "program"))
+    return result
+
+
+def _tokens(console: Console, arguments: argparse.Namespace) -> Any:
+    from benchmarks import beside, own
+
+    result = beside.compare(list(own.TOKENS), beside.with_plain_loop(), arguments.repeats, console.print)
+    title = "training on addition with the same work (medians; compilation, warm start and evaluation excluded)"
+    print_table(console, title, beside.rows("throughput", result), names=("job", "program"))
     return result
 
 
@@ -236,7 +250,8 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 
 
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
-    "peers": _peers, "engine": _gradients, "methods": _gradients, "actors": _gradients, "plan": _plan,
-    "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit, "calibrate": _calibrate,
+    "peers": _peers, "tokens": _tokens, "engine": _gradients, "methods": _gradients, "actors": _gradients,
+    "plan": _plan, "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit,
+    "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""

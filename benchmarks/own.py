@@ -89,7 +89,22 @@ RETURN: dict[str, list[str]] = {
 }
 """A user's jobs: the settings that come with the package, in `configs/env/`."""
 
-JOBS = (*THROUGHPUT, *RETURN)
+TOKENS: dict[str, list[str]] = {
+    "tokens_addition": [
+        "env=tokens/addition",
+        "env.num_envs=256",
+        "algorithm.minibatches=1",
+        "algorithm.learning_rate=3e-4",
+        "warm_start.updates=1500",
+        "warm_start.errors=0.7",
+        "total_steps=307_200",
+        "engine.chunk_rounds=10",
+    ],
+}
+TOKENS["tokens_population"] = [*TOKENS["tokens_addition"], "num_seeds=16"]
+"""Jobs of `benchmark tokens`: 300 updates of 32 groups of 8 completions, for one seed and for 16."""
+
+JOBS = (*THROUGHPUT, *RETURN, *TOKENS)
 
 
 @register.logger("stopwatch")
@@ -109,14 +124,14 @@ def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] 
     Args:
       job: one of `JOBS`.
       seed: of the run.
-      goal: what is trained for; None for a job of `THROUGHPUT`.
+      goal: what is trained for; None for a job of `THROUGHPUT` or `TOKENS`.
       overrides: configuration beside the job's.
 
     Returns: the figures that `benchmarks.peers.contract.Stopwatch` names.
     """
     settings = [*(overrides or []), f"seed={seed}"]
     if goal is None:
-        return _throughput([*THROUGHPUT[job], "system=central", "evaluation.points=1", *settings])
+        return _throughput([*(THROUGHPUT | TOKENS)[job], "system=central", "evaluation.points=1", *settings])
     return _to_return([*RETURN[job], *settings], goal)
 
 
@@ -134,7 +149,8 @@ def _throughput(overrides: list[str]) -> Figures:
     watch.stop()
     mean = trainer.evaluate().mean_ci95()[0]
     trainer.close()
-    return watch.figures(trainer.round * trainer.steps_per_round, mean) | waiting(trainer.summary(None))
+    steps = trainer.round * trainer.steps_per_round * trainer.config.num_seeds
+    return watch.figures(steps, mean) | waiting(trainer.summary(None))
 
 
 def waiting(summary: Figures) -> Figures:

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from benchmarks import beside, main, own
-from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise
-from benchmarks.peers import contract
+from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise, with_plain_loop
+from benchmarks.peers import contract, plain_grpo
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
 from benchmarks.process import ROOT
 from stellaris_jax.base.errors import ConfigError, RunError
@@ -143,8 +145,20 @@ def test_runners_know_their_jobs(peer: str) -> None:
 
 
 def test_every_job_has_a_peer_and_every_goal_settings() -> None:
-    assert {job for peer in PEERS.values() for job in peer.jobs} == {*own.JOBS}
+    assert {job for peer in PEERS.values() for job in peer.jobs} == {*own.JOBS} - {*own.TOKENS}
+    assert {job for one in with_plain_loop().values() for job in one.jobs} == {*own.TOKENS}
     assert {*GOALS} == {*own.RETURN} and not {*GOALS} & {*own.THROUGHPUT}
+
+
+def test_the_plain_loop_scores_what_it_generates() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = jax.tree.map(lambda x: x + 0.2 * jax.random.normal(keys[1], x.shape), plain_grpo.init(keys[0]))
+    prompts = plain_grpo.prompts_of(keys[2], 16, False)
+    completions, log_probs = jax.jit(plain_grpo.generate)(params, prompts, keys[1])
+    counted = np.asarray(plain_grpo.counted(completions))
+    scored = jax.jit(plain_grpo.scored)(params, prompts, completions)
+    assert 0 < counted.sum() < counted.size
+    np.testing.assert_allclose(np.asarray(log_probs)[counted], np.asarray(scored)[counted], atol=1e-5)
 
 
 def test_clocks() -> None:

@@ -22,7 +22,7 @@ from stellaris_jax.envs.suites.tokens.task import END
 LAYERS, HEADS, WIDTH = 2, 4, 64
 GROUP, GROUPS = 8, 32
 UPDATES, CHUNK = 300, 10
-WARM, WARM_BATCH, WARM_RATE, ERRORS = 600, 256, 1e-3, 0.0
+WARM, WARM_BATCH, WARM_RATE, ERRORS = 1500, 256, 1e-3, 0.7
 RATE, CLIP, NORM = 3e-4, 0.2, 1.0
 HELD_OUT = 512
 

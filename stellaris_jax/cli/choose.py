@@ -67,7 +67,10 @@ def main(argv: Sequence[str]) -> None:
         "--log", type=program.path, metavar="FILE", help="log of jobs that durations and learners are taken from"
     )
     parser.add_argument(
-        "--live", type=program.path, metavar="DIR", help="live run that durations and learners are taken from"
+        "--live",
+        type=program.path,
+        metavar="DIR",
+        help="live run that durations and learners are taken from; a short one is made there if there is none",
     )
     parser.add_argument("--systems", metavar="A,B", help="systems to choose from; by default all of the space")
     parser.add_argument(
@@ -149,6 +152,11 @@ def _new(given: Namespace) -> Choice:
         raise ConfigError("--target is for seconds and dollars; --for return looks for the highest return.")
     refuse(given.overrides)
     log = given.log or given.live
+    if given.live is not None and not given.live.exists():
+        from stellaris_jax.many.choose.measuring import measure
+
+        with working(f"a short live run in {given.live}, to measure durations"):
+            measure(given.live, given.overrides, given.config_dir)
     if log is not None:
         read_log(log)
         if twice := next((line for line in given.overrides if re.match(r"\+*delays(@\w+)?=", line)), None):

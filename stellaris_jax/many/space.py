@@ -168,7 +168,7 @@ def _knob(key: str, config: Config, path: Path) -> Knob:
     (new, *_) = renamed({key: None}, config)
     known = {key: entry for key, entry in known_knobs(config).items() if entry.kind != dict[str, Any]}
     if new not in known:
-        if new.rpartition(".")[0] in knobs():
+        if place_of(new) is None and new.rpartition(".")[0] in knobs():
             raise ConfigError(f"{path}: {new} is an entry of a mapping, which no search can vary.")
         what = "no option of this configuration" if place_of(new) else "not a config key"
         raise ConfigError(f"{path}: {new} is {what}{did_you_mean(new, known)}")
