@@ -36,6 +36,7 @@ PAPERS = {
     "minionsrl": Paper("minionsrl.study", "MinionsRL (AAAI'24)", "configs/experiment/minionsrl"),
     "actors": Paper("actors.figures", "Asynchronous actors: staleness of data", "studies/actors/cells.py"),
     "choose": Paper("choose.figures", "Choices beside the best of thirty candidates", "studies/choose/pairs.py"),
+    "tokens": Paper("tokens.figures", "Token tasks: how stale is too stale", "studies/tokens/cells.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 ABOUT = (

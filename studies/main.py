@@ -8,6 +8,7 @@ stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl  
 stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
 stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
 stellaris-jax reproduce choose --results mine/choose                          choices beside all candidates, hours
+stellaris-jax reproduce tokens --results mine/tokens                          methods on stale completions, hours
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
 Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
@@ -29,7 +30,7 @@ from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
-PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "map")
+PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "tokens", "map")
 INDEX = "index"
 RESULTS = Path("results")
 _NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
@@ -43,6 +44,10 @@ UNUSED: dict[str, dict[str, str]] = {
     "choose": {
         "seeds": "choices search and judge on seeds of their own, and seeds 2000 to 2007 compare all candidates",
         "untuned": "the learning rate is part of the choice",
+    },
+    "tokens": {
+        "seeds": "seeds 0 and 1 choose and seeds 8 to 15 judge, always",
+        "untuned": "every method is judged at the best of its learning rates",
     },
     "map": {
         "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",

@@ -11,7 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 from study_helpers import empty_study
 
-from studies.actors import answers, figures, pictures, texts
+from studies import panels as pictures
+from studies.actors import answers, figures, texts
 from studies.actors.cells import LADDER, TASKS
 from studies.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
 from studies.study import Study, reproduce
@@ -175,7 +176,7 @@ def test_learning_rates_of_pictures_can_be_read(tmp_path: Path, monkeypatch: pyt
     drawn: list[Figure] = []
     monkeypatch.setattr(pictures, "save", lambda figure, path: drawn.append(figure) or path)
     curves = {"cartpole": {"best rate": [(1.6e-2, 1.2e-2, 2e-2), (3e-3, 1.5e-3, 5e-3)]}}
-    pictures.panels(curves, {"cartpole": ["0", "1"]}, "x", "y", tmp_path / "a.png", "title", logarithmic=True)
+    pictures.panels(curves, {"cartpole": ["0", "1"]}, "x", "y", tmp_path / "a.png", "title", rates=LADDER)
     (axes,) = drawn[0].axes
     labels = [label.get_text() for label in axes.get_yticklabels(which="both") if label.get_text()]
     assert labels == ["2e-3", "4e-3", "8e-3", "1.6e-2"]

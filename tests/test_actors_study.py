@@ -15,19 +15,24 @@ from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.base.statistics import paired
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.timeline import Timeline
-from studies.actors import answers, choices, figures, laws, store
+from studies import choices
+from studies import outcomes as store
+from studies.actors import answers, figures, laws
 from studies.actors import cells as cells_module
 from studies.actors.cells import (
     ADMISSIONS,
     BARRIER,
     BOUNDS,
+    COARSE_RATES,
     DROP,
     FINE_RATES,
+    JUDGING,
     LADDER,
     LAGS,
     PPO,
     SYNC,
     TASKS,
+    TUNING,
     WAIT,
     Cell,
     bounds_places,
@@ -35,9 +40,9 @@ from studies.actors.cells import (
     rate_places,
     sync_places,
 )
-from studies.actors.store import DATA, DROPPED, POINTS, Key, Outcome
 from studies.claims import read_claims
 from studies.files import read_table
+from studies.outcomes import DATA, DROPPED, POINTS, Key, Outcome
 from studies.study import Study, reproduce
 
 RESULTS = REPOSITORY / "results" / "actors"
@@ -74,7 +79,7 @@ def stored_at_best(places: Iterable[Cell]) -> dict[Cell, list[Outcome]]:
     rates = {(row["env"], row["method"], int(row["bound"])): row["rate"] for row in read_table(TABLE)}
     found = {}
     for place in places:
-        known = store.read(RESULTS / f"{place.task}.csv.gz")
+        known = store.read(RESULTS / f"{place.task}.csv.gz", Cell)
         cell = place._replace(rate=rates[place.task, place.method, place.level])
         found[place] = [known[cell, seed] for seed in cells_module.JUDGING]
     return found
@@ -231,7 +236,7 @@ def test_figures_answer_their_questions(study: Study, made_up: list[Key]) -> Non
 
 
 def test_rates_are_followed_beyond_the_grid(study: Study, made_up: list[Key]) -> None:
-    best = choices.Chosen(study).best(Cell(LAGS, "cartpole", PPO, 16, ""))
+    best = choices.Chosen(study, COARSE_RATES, LADDER, TUNING, JUDGING).best(Cell(LAGS, "cartpole", PPO, 16, ""))
     assert best.rate == "1e-3" and {cell.rate for cell, _ in made_up} == {"2.5e-4", "1e-3", "4e-3", "1.6e-2"}
 
 
@@ -247,7 +252,7 @@ def test_outcomes_survive_their_file(tmp_path: Path) -> None:
     rows = [invented(Cell(BOUNDS, "cartpole", *place, "4e-3"), seed) for place in ADMISSIONS for seed in (0, 1)]
     store.write(rows, tmp_path / "a.csv.gz")
     before = (tmp_path / "a.csv.gz").read_bytes()
-    again = store.read(tmp_path / "a.csv.gz")
+    again = store.read(tmp_path / "a.csv.gz", Cell)
     assert len(again) == len(rows)
     store.write(again.values(), tmp_path / "a.csv.gz")
     assert (tmp_path / "a.csv.gz").read_bytes() == before
@@ -278,7 +283,7 @@ def test_a_place_is_trained(study: Study, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(cells_module._SHAPES, LAGS, (*TINY, "network.hidden=[4]"))
     monkeypatch.setitem(cells_module.BATCH, LAGS, 8 * 16)
     monkeypatch.setitem(cells_module.BATCHES, LAGS, POINTS)
-    monkeypatch.setattr(store, "EPISODES", 2)
+    monkeypatch.setattr(store.Cell, "episodes", 2)
     store.digest.cache_clear()
     place = Cell(LAGS, "cartpole", PPO, 1, "")
     known = store.outcomes([place._replace(rate=rate) for rate in ("1e-3", "4e-3")], range(3, 5), study)

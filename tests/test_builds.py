@@ -16,7 +16,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.execute.loading import check_and_start_jax
 from studies import builds, gate, store
 from studies import main as command
-from studies.actors import store as actors_store
+from studies import outcomes as actors_store
 from studies.claims import Claim, fact, read_claims
 from studies.history import Series, read_csv
 from studies.map import cells, choices

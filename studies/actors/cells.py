@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
+from studies import outcomes
 from studies.training import Variant
 
 
@@ -86,27 +86,15 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 """Size of a batch and its number of gradients, four of which are one update."""
 
 
-class Cell(NamedTuple):
+class Cell(outcomes.Cell):
     """Setting that is trained.
 
-    Attributes:
-      question: one of `BOUNDS`, `SYNC` and `LAGS`.
-      task: key of `TASKS`.
-      method: admission, name of the fetch's cost, or key of `CORRECTIONS`.
-      level: bound in batches, env steps between fetches, or data lag in batches.
-      rate: learning rate.
+    Its question is `BOUNDS`, `SYNC` or `LAGS`; its task a key of `TASKS`; its method an admission, the name of a
+    fetch's cost, or a key of `CORRECTIONS`; its level a bound in batches, env steps between fetches, or a data lag in
+    batches.
     """
 
-    question: str
-    task: str
-    method: str
-    level: int
-    rate: str
-
-    @property
-    def place(self) -> Cell:
-        """This cell without its learning rate; cells of one place share a compiled program."""
-        return self._replace(rate="")
+    __slots__ = ()
 
     @property
     def variant(self) -> Variant:
@@ -127,6 +115,9 @@ class Cell(NamedTuple):
             "run.loggers=[]",
         )
         return Variant("/".join(map(str, self)), overrides)
+
+    def share(self, value: float) -> float:
+        return TASKS[self.task].share(value)
 
 
 def _bounded(cell: Cell) -> tuple[str, ...]:
@@ -169,9 +160,3 @@ def correction_places(task: str) -> list[Cell]:
 def rate_places(task: str) -> list[Cell]:
     """Places of the question how the best learning rate falls with data lag."""
     return [Cell(LAGS, task, PPO, lag, "") for lag in TASKS[task].rate_lags]
-
-
-def at_rates(places: Iterable[Cell], rates: Iterable[str]) -> list[Cell]:
-    """Cells of places at these learning rates; those of one place are adjacent."""
-    rates = list(rates)
-    return [place._replace(rate=rate) for place in places for rate in rates]

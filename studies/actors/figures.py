@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.base.statistics import mean_ci95, paired
-from studies.actors import answers, pictures
+from studies import panels as pictures
+from studies.actors import answers
 from studies.actors.cells import (
     ADMISSIONS,
     BARRIER,
+    COARSE_RATES,
     CORRECTIONS,
     DROP,
     FETCHES,
@@ -25,14 +27,14 @@ from studies.actors.cells import (
     TASKS,
     TUNING,
     WAIT,
-    Cell,
-    at_rates,
     bounds_places,
     correction_places,
     rate_places,
     sync_places,
 )
-from studies.actors.choices import (
+from studies.actors.laws import Law, at_end, claims_of, law
+from studies.builds import current_build
+from studies.choices import (
     Chosen,
     Measure,
     area,
@@ -43,10 +45,8 @@ from studies.actors.choices import (
     next_rate,
     values,
 )
-from studies.actors.laws import Law, at_end, claims_of, law
-from studies.actors.store import Outcome, outcomes
-from studies.builds import current_build
 from studies.claims import Claim, less, more, read_claims
+from studies.outcomes import Cell, Outcome, at_rates, outcomes
 from studies.study import Figure, Study
 
 Judged = Mapping[Cell, Sequence[Outcome]]
@@ -178,7 +178,7 @@ def _areas(study: Study, task: str) -> tuple[list[str], np.ndarray]:
         known = outcomes(at_rates(rate_places(task), tried), seeds, study)
         cells = [[place._replace(rate=rate) for rate in tried] for place in rate_places(task)]
         best = [max(row, key=lambda cell: mean_of(known[cell], area)).rate for row in cells]
-        further = dict.fromkeys(rate for rate in (next_rate(tried, rate) for rate in best) if rate is not None)
+        further = dict.fromkeys(rate for rate in (next_rate(tried, rate, LADDER) for rate in best) if rate is not None)
         if not further:
             return tried, np.array([[values(known[cell], area) for cell in row] for row in cells])
         tried = sorted({*tried, *further}, key=LADDER.index)
@@ -245,7 +245,7 @@ def _text(*numbers: float) -> list[str]:
 
 def _judged(study: Study, places: Iterable[Cell]) -> tuple[Judged, dict[tuple[str, str, int], Sequence[Outcome]]]:
     """Outcomes on the judging seeds at the best rates, by place, and by task, method and level."""
-    judged = Chosen(study).outcomes(places)
+    judged = Chosen(study, COARSE_RATES, LADDER, TUNING, JUDGING).outcomes(places)
     return judged, {(cell.task, cell.method, cell.level): runs for cell, runs in judged.items()}
 
 
@@ -275,7 +275,9 @@ def _made(
     study.table(figure, header(figure), rows)
     measure = "best learning rate" if figure == "rates" else "share of the way to solved"
     title = (FIGURES[figure].__doc__ or "").strip().rstrip(".")
-    pictures.panels(curves, labels, axis, measure, study.picture(figure), title, figure == "rates", joined)
+    pictures.panels(
+        curves, labels, axis, measure, study.picture(figure), title, LADDER if figure == "rates" else (), joined
+    )
     return claims
 
 

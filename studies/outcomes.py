@@ -7,10 +7,10 @@ import gzip
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -21,17 +21,13 @@ from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.run import enable_compile_cache
 from stellaris_jax.many.population import Population
-from studies.actors.cells import TASKS, Cell
 from studies.builds import current_build
 from studies.files import locked, read_rows
 from studies.study import Study
+from studies.training import Variant
 
 POINTS = 20
 """Evaluations of a run after its start, evenly spread over its batches; the last is at its end."""
-EPISODES = 16
-"""Episodes of an evaluation."""
-TOGETHER = 48
-"""Most runs of one seed that are trained at a time."""
 DATA = ("data_lag", "data_lag_batches", "data_lag_max", "actor_utilisation", "learner_utilisation", "actor_blocked")
 """Records of a round whose means over its rounds are stored.
 
@@ -40,6 +36,54 @@ their means: these are not the utilisation of the whole run.
 """
 DROPPED = ("fragments_dropped_slowness", "fragments_dropped_return")
 """Records of rounds with dropped fragments, whose means over those rounds are stored; NaN without any."""
+
+
+class Cell(NamedTuple):
+    """Setting that is trained; studies subclass it.
+
+    Attributes:
+      question: what it is trained for.
+      task: name of its task, and of the file of its outcomes.
+      method: name of what is compared.
+      level: number that is varied, such as a data lag in batches.
+      rate: learning rate.
+    """
+
+    question: str
+    task: str
+    method: str
+    level: int
+    rate: str
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of an evaluation."""
+        return 16
+
+    @property
+    def together(self) -> int:
+        """Most runs of one seed that are trained at a time."""
+        return 48
+
+    @property
+    def place(self) -> Self:
+        """This cell without its learning rate; cells of one place share a compiled program."""
+        return self._replace(rate="")
+
+    @property
+    def variant(self) -> Variant:
+        """Variant that is trained there."""
+        raise NotImplementedError
+
+    def share(self, value: float) -> float:
+        """Return as a share of the way from an untrained policy to a solved task."""
+        raise NotImplementedError
+
+
+def at_rates(places: Iterable[Cell], rates: Iterable[str]) -> list[Cell]:
+    """Cells of places at these learning rates; those of one place are adjacent."""
+    rates = list(rates)
+    return [place._replace(rate=rate) for place in places for rate in rates]
 
 
 class Outcome(NamedTuple):
@@ -72,7 +116,7 @@ class Outcome(NamedTuple):
     @property
     def shares(self) -> np.ndarray:
         """Evaluated returns as shares of the way from the worst to the solved return."""
-        return np.array([TASKS[self.cell.task].share(value) for value in self.returns])
+        return np.array([self.cell.share(value) for value in self.returns])
 
     @property
     def final(self) -> float:
@@ -124,14 +168,14 @@ def outcomes(cells: Iterable[Cell], seeds: range, study: Study) -> Outcomes:
             with locked(study.runs / "-".join(map(str, place[:4])), patient) as free:
                 mine = [key for key in absent if key[0].place == place]
                 missing = _absent(mine, results) if free else []
-                for begin in range(0, len(missing), TOGETHER):
-                    part = missing[begin : begin + TOGETHER]
+                for begin in range(0, len(missing), place.together):
+                    part = missing[begin : begin + place.together]
                     about = f"place {number} of {len(places)}, {len(part)} runs"
                     print(f"{place.variant.name.removesuffix('/')}: {about}", flush=True)
                     enter(trained(part), _path(place, results))
     current_build().count(requested, absent)
-    stored = {task: read(results / f"{task}.csv.gz") for task in {cell.task for cell in cells}}
-    return {cell: [stored[cell.task][cell, seed] for seed in seeds] for cell in cells}
+    stored = {_path(cell, results): read(_path(cell, results), type(cell)) for cell in cells}
+    return {cell: [stored[_path(cell, results)][cell, seed] for seed in seeds] for cell in cells}
 
 
 def _path(cell: Cell, results: Path) -> Path:
@@ -143,7 +187,7 @@ def _absent(keys: Iterable[Key], results: Path) -> list[Key]:
     absent = []
     for cell, seed in keys:
         path = _path(cell, results)
-        known = read(path).get((cell, seed))
+        known = read(path, type(cell)).get((cell, seed))
         if known is None:
             absent.append((cell, seed))
         elif known.config != digest(cell):
@@ -156,8 +200,9 @@ def _absent(keys: Iterable[Key], results: Path) -> list[Key]:
 
 def enter(rows: Iterable[Outcome], path: Path) -> None:
     """Add outcomes to a file; other processes may add theirs at the same time."""
+    rows = list(rows)
     with locked(path):
-        write({**read(path), **{(row.cell, row.seed): row for row in rows}}.values(), path)
+        write({**read(path, type(rows[0].cell)), **{(row.cell, row.seed): row for row in rows}}.values(), path)
 
 
 @cache
@@ -182,7 +227,7 @@ def trained(keys: Sequence[Key]) -> list[Outcome]:
                 for known, new in zip(records, population.run(end - ends[-1]), strict=True):
                     known += new
             ends.append(end)
-            for known_returns, evaluation in zip(returns, population.evaluate(EPISODES), strict=True):
+            for known_returns, evaluation in zip(returns, population.evaluate(keys[0][0].episodes), strict=True):
                 known_returns += evaluation.per_seed
     finally:
         population.close()
@@ -222,21 +267,21 @@ def _mean(values: Iterable[float | None]) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-def read(path: Path) -> Mapping[Key, Outcome]:
-    """Outcomes in a file, read again when the file has changed; empty if there is no file."""
+def read(path: Path, kind: Any) -> Mapping[Key, Outcome]:
+    """Outcomes of cells of a kind in a file, read again when the file has changed; empty if there is no file."""
     if not path.is_file():
         return {}
     about = path.stat()
-    return _read(path, about.st_ino, about.st_mtime_ns, about.st_size)
+    return _read(path, kind, about.st_ino, about.st_mtime_ns, about.st_size)
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, *_version: int) -> Mapping[Key, Outcome]:
-    return MappingProxyType({(row.cell, row.seed): row for row in read_rows(path, _outcome)})
+def _read(path: Path, kind: type[Cell], *_version: int) -> Mapping[Key, Outcome]:
+    return MappingProxyType({(row.cell, row.seed): row for row in read_rows(path, partial(_outcome, kind))})
 
 
-def _outcome(row: dict[str, str]) -> Outcome:
-    cell = Cell(row["question"], row["task"], row["method"], int(row["level"]), row["rate"])
+def _outcome(kind: type[Cell], row: dict[str, str]) -> Outcome:
+    cell = kind(row["question"], row["task"], row["method"], int(row["level"]), row["rate"])
     returns, seconds = _numbers(row["returns"]), _numbers(row["seconds"])
     if len(returns) != POINTS + 1 or len(seconds) != POINTS + 1:
         raise ValueError(f"it has {len(returns)} returns and {len(seconds)} seconds, not {POINTS + 1}")

@@ -1,4 +1,4 @@
-"""Pictures of the study: curves of means over a setting, with 95 % intervals over seeds, a panel for each task."""
+"""Pictures of studies: curves of means over a setting, with 95 % intervals over seeds, a panel for each task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.report.curves import COLOURS, LINES, TEXT, in_legend, legend_below, save, tidy, titled
 from stellaris_jax.report.style import drawing
-from studies.actors.cells import LADDER
 
 Points = Sequence[tuple[float, float, float]]
 """Points of a curve: value, lower and upper end of the interval."""
@@ -30,7 +29,7 @@ def panels(
     measure: str,
     path: Path,
     title: str,
-    logarithmic: bool = False,
+    rates: Sequence[str] = (),
     joined: bool = True,
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
@@ -44,7 +43,7 @@ def panels(
       measure: name of what is measured.
       path: picture to write.
       title: title of the picture.
-      logarithmic: whether the measure is a learning rate, on a logarithmic axis.
+      rates: learning rates that may be named, on a logarithmic axis, if that is what is measured.
       joined: whether lines join the points of a curve; not for settings without an order.
     """
     figure = titled(title, 3.4)
@@ -64,11 +63,11 @@ def panels(
         axes.set_title(in_legend(task), fontsize=TEXT)
         if number == 1:
             axes.set_ylabel(measure, fontsize=TEXT)
-        if logarithmic:
+        if rates:
             axes.set_yscale("log", base=2)
             low, high = axes.get_ylim()
-            rates = [rate for rate in LADDER if low <= float(rate) <= high]
-            axes.set_yticks([float(rate) for rate in rates], rates)  # the scale's own labels are formulas
+            within = [rate for rate in rates if low <= float(rate) <= high]
+            axes.set_yticks([float(rate) for rate in within], within)  # the scale's own labels are formulas
             axes.minorticks_off()
         tidy(axes)
     handles = figure.axes[0].get_legend_handles_labels()[0]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from studies.actors.cells import COARSE_RATES, JUDGING, LADDER, TUNING, Cell, at_rates
-from studies.actors.store import Outcome, Outcomes, outcomes
+from studies.outcomes import Cell, Outcome, Outcomes, at_rates, outcomes
 from studies.study import Study
 
 Measure = Callable[[Outcome], float]
@@ -21,18 +20,25 @@ class Chosen:
     Args:
       study: directories of the outcomes.
       rates: learning rates to begin with.
+      ladder: all learning rates that may be tried, from low to high.
+      tuning_seeds: seeds that choose.
+      judging_seeds: seeds that judge the choices.
     """
 
     study: Study
-    rates: Sequence[str] = COARSE_RATES
+    rates: Sequence[str]
+    ladder: Sequence[str]
+    tuning_seeds: range
+    judging_seeds: range
     tuning: Outcomes = field(default_factory=dict)
 
     def outcomes(self, places: Iterable[Cell]) -> dict[Cell, list[Outcome]]:
         """Outcomes on the judging seeds of every place at its best rate, by place."""
         places = list(places)
-        self.tuning.update(outcomes(at_rates(places, self.rates), TUNING, self.study))  # several calls share them
+        # Several processes share the work.
+        self.tuning.update(outcomes(at_rates(places, self.rates), self.tuning_seeds, self.study))
         cells = {place: self.best(place) for place in places}
-        judged = outcomes(cells.values(), JUDGING, self.study)
+        judged = outcomes(cells.values(), self.judging_seeds, self.study)
         return {place: judged[cell] for place, cell in cells.items()}
 
     def best(self, place: Cell) -> Cell:
@@ -40,26 +46,27 @@ class Chosen:
         tried = list(self.rates)
         while True:
             cells = [place._replace(rate=rate) for rate in tried]
-            self.tuning.update(outcomes(cells, TUNING, self.study))
+            self.tuning.update(outcomes(cells, self.tuning_seeds, self.study))
             best = max(cells, key=lambda cell: mean_of(self.tuning[cell], area))
-            further = next_rate(tried, best.rate)
+            further = next_rate(tried, best.rate, self.ladder)
             if further is None:
                 return best
             tried.append(further)
 
 
-def next_rate(tried: Sequence[str], rate: str) -> str | None:
+def next_rate(tried: Sequence[str], rate: str, ladder: Sequence[str]) -> str | None:
     """Next rate beyond `rate` if it is the outermost of those tried, as far as they are apart; None at an end.
 
-    >>> next_rate(["1e-3", "4e-3", "1.6e-2"], "1e-3"), next_rate(["1e-3", "2e-3"], "2e-3")
-    ('2.5e-4', '4e-3')
-    >>> next_rate(["1e-3", "4e-3", "1.6e-2"], "4e-3") is None
+    >>> ladder = ["1", "2", "4", "8", "16"]
+    >>> next_rate(["4", "16"], "4", ladder), next_rate(["2", "4"], "4", ladder)
+    ('1', '8')
+    >>> next_rate(["2", "4", "8"], "4", ladder) is None
     True
     """
-    places = sorted(LADDER.index(other) for other in tried)
-    place, step = LADDER.index(rate), places[1] - places[0]
+    places = sorted(ladder.index(other) for other in tried)
+    place, step = ladder.index(rate), places[1] - places[0]
     further = place - step if place == places[0] else place + step if place == places[-1] else -1
-    return LADDER[further] if 0 <= further < len(LADDER) else None
+    return ladder[further] if 0 <= further < len(ladder) else None
 
 
 def area(outcome: Outcome) -> float:
