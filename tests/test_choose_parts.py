@@ -16,9 +16,20 @@ from hypothesis import strategies as st
 
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
-from stellaris_jax.many.choose.arms import BASELINES, Space, one_learner, one_learner_overrides, rates, scaled
+from stellaris_jax.config.schema import LAST_SEED
+from stellaris_jax.many.choose.arms import (
+    BASELINES,
+    MOST_DURATIONS,
+    Space,
+    one_learner,
+    one_learner_overrides,
+    rates,
+    reduced,
+    scaled,
+)
 from stellaris_jax.many.choose.building import candidates, refuse
-from stellaris_jax.many.choose.files import Options
+from stellaris_jax.many.choose.decisions import Decisions
+from stellaris_jax.many.choose.files import FRESH, Options
 from stellaris_jax.many.choose.objective import (
     Goal,
     Reached,
@@ -221,16 +232,71 @@ def test_spaces_that_are_none(tree: Any, told: str, tmp_path: Path) -> None:
 def test_baselines_are_always_there(tmp_path: Path) -> None:
     tree = {"systems": {"mine": ["system=async"]}, "corrections": {"V": ["algorithm.advantage=vtrace"]}}
     arms = Space.read(space(tree, tmp_path)).arms()
-    assert [arm.name for arm in arms] == ["mine", *BASELINES, "mine, V", *(f"{name}, V" for name in BASELINES)]
+    assert [arm.name for arm in arms] == [*BASELINES, "mine", *(f"{name}, V" for name in BASELINES), "mine, V"]
     assert [arm.name for arm in arms if arm.baseline] == list(BASELINES)
     assert {arm.system for arm in arms} == {"mine", *BASELINES}
+
+
+def test_arms_that_contradict_the_user_are_left_out(tmp_path: Path) -> None:
+    tree = {
+        "systems": {"mine": ["system=async"]},
+        "actors": {"": ["system.actors=barrier"], "free": ["system.actors=independent"]},
+        "corrections": {"V": ["algorithm.advantage=vtrace"]},
+    }
+    overrides = [*SMALL, "system.actors=independent", "algorithm.advantage=nstep"]
+    tried, refused = candidates(overrides, Space.read(space(tree, tmp_path)), Options())
+    assert {own.arm.name: own.config.system.actors for own in tried} == {
+        **dict.fromkeys(BASELINES, "barrier"), "mine, free": "independent",
+    }  # fmt: skip
+    assert {own.config.algorithm.advantage for own in tried} == {"nstep"}
+    assert refused["mine"] == "it has system.actors=barrier, and system.actors=independent is given."
+    assert "mine, free, V" in refused
+
+
+@pytest.mark.parametrize("line", ["seed=1000", "num_seeds=3", "run.dir=a", "executor=live"])
+def test_what_all_candidates_share_is_no_part_of_a_space(line: str, tmp_path: Path) -> None:
+    own = Space.read(space({"systems": {"a": ["system=async"], "b": ["system=async", line]}}, tmp_path))
+    with pytest.raises(ConfigError, match=f"b: {line} is not possible in a space"):
+        candidates(SMALL, own, Options())
+
+
+def test_seeds_that_confirm_are_seeds(tmp_path: Path) -> None:
+    own = Space.read(space({"systems": {"mine": ["system=async"]}}, tmp_path))
+    last = LAST_SEED - FRESH - 2 * Options().fresh_seeds + 1
+    candidates([*SMALL, f"seed={last}"], own, Options())
+    with pytest.raises(ConfigError, match="seeds that search and seeds that judge differ"):
+        candidates([*SMALL, f"seed={last + 1}"], own, Options())
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=2000))
+def test_long_tables_are_reduced_to_the_same_mean(table: list[float]) -> None:
+    short = reduced(table)
+    assert len(short) == min(len(table), MOST_DURATIONS)
+    np.testing.assert_allclose(np.mean(short), np.mean(table), rtol=1e-9)
+    assert min(table) * (1 - 1e-9) <= min(short) and max(short) <= max(table) * (1 + 1e-9)
+
+
+def test_a_larger_budget_searches_again_until_finalists_are_judged(tmp_path: Path) -> None:
+    tried, _ = candidates(SMALL, Space.read(space({"systems": {"mine": ["system=async"]}}, tmp_path)), Options())
+
+    def decided(budget: float) -> Decisions:
+        return Decisions(tmp_path, tried, budget)
+
+    first = decided(60.0)
+    first.make("rung 1", [1])
+    assert "rung 1" in decided(60.0) and "rung 1" in decided(30.0)
+    wider = decided(90.0)
+    assert "rung 1" not in wider
+    wider.make("rung 1", [1, 0])
+    wider.make("judgement", {"numbers": [1], "seeds": 5})
+    assert decided(900.0)["rung 1"] == [1, 0]
 
 
 def test_candidates_close_to_the_configured_rate_come_first(tmp_path: Path) -> None:
     tree = {"systems": {"mine": ["system=async"]}, "learning_rates": [0.1, 1, 4]}
     tried, refused = candidates([*SMALL, "algorithm.learning_rate=1e-3"], Space.read(space(tree, tmp_path)), Options())
     assert [own.learning_rate for own in tried][::3] == [1e-3, 4e-3, 1e-4] and not refused
-    assert [own.arm.name for own in tried[:3]] == ["mine", *BASELINES]
+    assert [own.arm.name for own in tried[:3]] == [*BASELINES, "mine"]
     assert all(own.config.num_seeds == 2 and own.config.evaluation.points == 27 for own in tried)
     assert rates([1, 1]) == [1, 1]
 

@@ -12,6 +12,7 @@ and the answer as JSON.
 from __future__ import annotations
 
 import re
+import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def seconds(text: str) -> float:
 @program.entry
 def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
+    since = time.monotonic()
     parser = program.Parser("choose", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="task, delays and learners, as for train")
     parser.add_argument(
@@ -117,7 +119,7 @@ def main(argv: Sequence[str]) -> None:
         print_sentence(console, text, style="dim")
 
     with program.signalled():
-        answer = choose(choice, say)
+        answer = choose(choice, say, since)
     with working(f"writing the page and the tables of {choice.directory}"):
         written = write(answer)
     for line in lines(answer):

@@ -10,6 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.config.schema import shown
@@ -23,6 +25,8 @@ BASELINES: dict[str, tuple[str, ...]] = {
     name: ("system=allreduce", "system.actors=barrier") for name in (ALL_REDUCE, ONE_LEARNER)
 }
 """Overrides of the baselines, by name; they are judged whatever else a choice tries."""
+MOST_DURATIONS = 512
+"""Most durations of a scaled table, which is stored with every run and stands on command lines."""
 LONGEST_NAME = 80
 """Largest number of letters in the name of a system, kind of actors, preset or correction."""
 LIST = "{} must be a list of overrides, such as [system=async], not {}."
@@ -34,7 +38,7 @@ class Arm(NamedTuple):
     Attributes:
       name: name of system, actors and correction.
       system: the same without the correction.
-      overrides: overrides of the arm; the user's come after them.
+      overrides: overrides of the arm.
       one_learner: whether its learners are one learner, data parallel over all of them (`one_learner`).
       baseline: whether it is judged however it compares.
     """
@@ -145,6 +149,7 @@ class Space(NamedTuple):
             own = [arm._replace(baseline=arm.baseline or arm.name == name) for arm in own]
             if name not in names:
                 own.append(Arm(name, name, overrides, one_learner=name == ONE_LEARNER, baseline=True))
+        own.sort(key=lambda arm: not arm.baseline)  # a small budget tries the first ones
         corrected = [
             arm._replace(name=f"{arm.name}, {name}", overrides=(*arm.overrides, *overrides), baseline=False)
             for name, overrides in self.corrections.items()
@@ -199,10 +204,24 @@ def scaled(config: Config, factor: float, sections: Sequence[str] = SECTIONS) ->
         delay = attrgetter(section)(config)
         if table := getattr(delay_of(delay), "table", None):
             values[f"{section}.kind"] = "measured"
-            values[f"{section}.options"] = {"table": tuple(factor * seconds for seconds in table)}
+            values[f"{section}.options"] = {"table": tuple(factor * seconds for seconds in reduced(table))}
         else:
             values[f"{section}.seconds"] = factor * delay.seconds
     return values
+
+
+def reduced(table: Sequence[float]) -> list[float]:
+    """At most `MOST_DURATIONS` durations like those of a longer table: means of equal shares, from short to long.
+
+    The mean of all is the same.
+    """
+    if len(table) <= MOST_DURATIONS:
+        return list(table)
+    ordered = np.sort(np.asarray(table, float))
+    ends = np.linspace(0, len(ordered), MOST_DURATIONS + 1)
+    sums = np.interp(ends, np.arange(len(ordered) + 1), np.concatenate([[0.0], np.cumsum(ordered)]))
+    means: list[float] = (np.diff(sums) / np.diff(ends)).tolist()
+    return means
 
 
 def one_learner(config: Config) -> dict[str, Any]:

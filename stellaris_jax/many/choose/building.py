@@ -31,6 +31,11 @@ REFUSED: Mapping[str, str] = {
     "engine.distributed": "many runs share this machine",
 }
 """Keys that a choice does not accept, each with the reason."""
+REFUSED_OF_SPACES: Mapping[str, str] = {
+    **{key: reason for key, reason in REFUSED.items() if not key.startswith("system")},
+    "seed": "candidates are compared on the same seeds",
+}
+"""Keys that a system or correction of a space does not accept."""
 
 
 def candidates(
@@ -49,12 +54,19 @@ def candidates(
     Raises:
       ConfigError: an override is not possible, or no system can run.
     """
-    given = {line.lstrip("+").partition("=")[0] for line in overrides}
+    given = {key_of(line): line.partition("=")[2] for line in overrides}
     own = [f"{key}={value}" for key, value in COMMON.items() if key not in given]
     common = [*overrides, *own, f"num_seeds={options.seeds}", "run.loggers=[]", "run.progress=false"]
     configs: dict[Arm, Config] = {}
     refused: dict[str, str] = {}
     for arm in space.arms():
+        for line in arm.overrides:
+            if reason := REFUSED_OF_SPACES.get(key_of(line)):
+                raise ConfigError(f"{arm.name}: {line} is not possible in a space: {reason}.")
+        other = next((line for line in arm.overrides if _contradicts(line, given)), None)
+        if other is not None and not arm.baseline:
+            refused[arm.name] = f"it has {other}, and {key_of(other)}={given[key_of(other)]} is given."
+            continue
         try:
             configs[arm] = _config(arm, common, config_dir)
         except ConfigError as error:
@@ -63,10 +75,10 @@ def candidates(
         raise ConfigError(next(iter(refused.values())))
     if len(set(refused.values())) == 1 and len(configs) < 2:
         raise ConfigError(next(iter(refused.values())))
-    last = max(config.seed for config in configs.values()) + FRESH + options.fresh_seeds - 1
+    last = max(config.seed for config in configs.values()) + FRESH + 2 * options.fresh_seeds - 1
     if options.seeds > FRESH or last > LAST_SEED:
         raise ConfigError(
-            f"--seeds must be at most {FRESH}, and the last fresh seed, seed + {FRESH} + --fresh-seeds - 1 = {last}, "
+            f"--seeds must be at most {FRESH}, and the last seed, seed + {FRESH} + 2 x --fresh-seeds - 1 = {last}, "
             f"at most {LAST_SEED}: seeds that search and seeds that judge differ."
         )
     tried: list[Candidate] = []
@@ -83,13 +95,23 @@ def candidates(
 def refuse(overrides: Sequence[str]) -> None:
     """Raise ConfigError for an override that a choice does not accept."""
     for line in overrides:
-        if reason := REFUSED.get(line.lstrip("+").partition("=")[0]):
+        if reason := REFUSED.get(key_of(line)):
             raise ConfigError(f"{line} is not possible: {reason}.")
 
 
+def key_of(line: str) -> str:
+    """Key of an override."""
+    return line.lstrip("+").partition("=")[0]
+
+
+def _contradicts(line: str, given: Mapping[str, str]) -> bool:
+    """Whether an override of an arm is another value of a key that the user has given."""
+    return given.get(key_of(line), line.partition("=")[2]) != line.partition("=")[2]
+
+
 def _config(arm: Arm, common: Sequence[str], config_dir: str | None) -> Config:
-    """Checked configuration of an arm. Raises ConfigError if it cannot run or be planned."""
-    (config,) = compose_configs([[*arm.overrides, *common]], config_dir)
+    """Checked configuration of an arm, whose overrides come last. Raises ConfigError if it cannot run or be planned."""
+    (config,) = compose_configs([[*common, *arm.overrides]], config_dir)
     if arm.one_learner:
         config = config.replace(one_learner(config))
     if not config.evaluation.points or not config.evaluation.episodes:

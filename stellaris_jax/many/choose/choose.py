@@ -40,6 +40,8 @@ JUDGED_BY = 0.95
 """Share of the budget that may be spent when the finalists are judged."""
 SCALED_BY = 1.05
 """Share of the budget that may be spent when other numbers of learners have been tried."""
+COMPILES = 2.0
+"""Other seconds of a run that compiles a program of its own, relative to those of runs that may share one."""
 FEWEST_SEEDS = 5
 """Fewest fresh seeds: those that an interval needs."""
 
@@ -78,19 +80,20 @@ class Answer(NamedTuple):
     tried: int
 
 
-def choose(choice: Choice, say: Callable[[str], None]) -> Answer:
+def choose(choice: Choice, say: Callable[[str], None], since: float | None = None) -> Answer:
     """Make a choice, or continue it.
 
     Args:
       choice: the choice on disk.
       say: shows a sentence on the progress.
+      since: second of `time.monotonic` from which time counts against the budget; now by default.
 
     Raises:
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: no candidate has a result, or the budget leaves no time to judge one.
     """
     with locked(choice.directory):
-        work = _Work(choice, say)
+        work = _Work(choice, say, since)
         answer = None
         try:
             with work.stage.stoppable():
@@ -107,10 +110,10 @@ def choose(choice: Choice, say: Callable[[str], None]) -> Answer:
 class _Work:
     """Stages of a choice."""
 
-    def __init__(self, choice: Choice, say: Callable[[str], None]):
+    def __init__(self, choice: Choice, say: Callable[[str], None], since: float | None):
         self.choice, self.say = choice, say
         self.options, self.directory = choice.options, choice.directory
-        self.decisions = Decisions(choice.directory, choice.candidates)
+        self.decisions = Decisions(choice.directory, choice.candidates, choice.options.budget, since)
         self.candidates = choice.candidates
         self.stage = Stage(choice.directory, choice.options, self.decisions, say, resume_command(choice.directory))
 
@@ -137,6 +140,9 @@ class _Work:
         for own in self.candidates:
             first.setdefault(own.arm.system, own)  # it can only run with a correction
         if "timings" not in self.decisions:
+            if refused := self.choice.refused:
+                name, reason = next(iter(refused.items()))
+                self.say(f"{plural(len(refused), 'candidate')} cannot run here, such as {name}: {reason}")
             self.say(f"timelines of {plural(len(first), 'system')}")
             figures = {name: self._timing(own.config) for name, own in first.items()}
             self.decisions.make("timings", figures)
@@ -294,9 +300,12 @@ class _Work:
         others = [number for number in finalists if number not in baselines]
         most = self.options.fresh_seeds
         each = setup = 0.0
-        for count in range(len(others), min(1, len(others)) - 1, -1):
-            chosen = [*others[:count], *baselines]
-            each = self._seconds([self.candidates[number].config for number in chosen])
+        tried = [[*others[:count], *baselines] for count in range(len(others), min(1, len(others)) - 1, -1)]
+        tried += [[*others[:1], *baselines[: 1 - len(others)]], others[:1]] if others else [baselines[:1]]
+        for chosen in tried:
+            if not chosen:
+                continue
+            each = self.decisions.pace * sum(self._rounds(number) for number in chosen)
             setup = self.decisions.setup * len(chosen)
             left = JUDGED_BY * self.options.budget - self.decisions.seconds - setup
             seeds = most if each * most <= left else int(max(0.0, left) / each) if each else 0
@@ -308,9 +317,12 @@ class _Work:
             f"fresh seeds; {self._with_budget(needed)}"
         )
 
-    def _seconds(self, configs: Sequence[Config]) -> float:
-        """Real seconds for a seed of each of these runs, at the pace of the last stage."""
-        return self.decisions.pace * sum(config.rounds for config in configs)
+    def _rounds(self, number: int) -> int:
+        """Rounds that a seed of a candidate may take to the target: twice as many as in the search, or all."""
+        config, target = self.candidates[number].config, self.options.goal.target
+        known = [row for row in evaluations(config) if row["eval_return_mean"] is not None]
+        reached = [row["round"] for row in known if target is not None and row["eval_return_mean"] >= target]
+        return min(config.rounds, 2 * reached[0]) if reached else config.rounds
 
     # Further learners, and slower ones -----------------------------------------------------------------------------
 
@@ -324,7 +336,7 @@ class _Work:
         seeds, usual = self._confirming, own.config.system.learners
         fresh = {"seed": seeds[0], "num_seeds": len(seeds)} | NOWHERE
         configs = {usual: own.config.replace(fresh)}
-        if not own.arm.one_learner and usual > 1:
+        if not own.arm.one_learner:
             for number in sorted({max(1, usual // 4), max(1, usual // 2), 2 * usual} - {usual}):
                 config = with_room(own.config.replace({**fresh, "system.learners": number}), number)
                 configs |= {} if config is None else {number: config}
@@ -362,7 +374,9 @@ class _Work:
         """Numbers of learners for which there is time: all, the usual one, which is the first, or none."""
         for numbers in (list(configs), list(configs)[:1]):
             runs = [configs[number] for number in numbers]
-            needed = self.decisions.setup * len(runs) + seeds * self._seconds(runs)
+            needed = COMPILES * self.decisions.setup * len(runs) + seeds * self.decisions.pace * sum(
+                config.rounds for config in runs
+            )
             if self.decisions.seconds + needed < SCALED_BY * self.options.budget:
                 return numbers
         return []

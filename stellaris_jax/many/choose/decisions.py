@@ -21,6 +21,10 @@ SAVED_EVERY = 10.0
 """Real seconds between two stored counts of seconds while runs train."""
 
 
+SEARCHED = ("rung 1", "rung 2", "rung 3", "target")
+"""Decisions of a search."""
+
+
 class Decisions:
     """Decisions of a choice, stored when they are made, and the real seconds that it has taken.
 
@@ -29,6 +33,9 @@ class Decisions:
     Args:
       directory: directory of the choice.
       candidates: its candidates, which the decisions are about.
+      budget: seconds that may be spent. If they are more than those that a search without a judgement had, the search
+        is decided again, with all the runs that are there.
+      since: second of `time.monotonic` from which time counts; now by default.
 
     Attributes:
       pace: real seconds for a round of one seed, measured in the last stage; 0 before any.
@@ -37,18 +44,24 @@ class Decisions:
     Raises ConfigError if the file is damaged, or belongs to another choice.
     """
 
-    def __init__(self, directory: Path, candidates: Sequence[Candidate]):
+    def __init__(
+        self, directory: Path, candidates: Sequence[Candidate], budget: float = 0.0, since: float | None = None
+    ):
         self.path = directory / DECISIONS
         self.pace = self.setup = 0.0
         self._made: dict[str, Any] = {}
-        self._spent, self._since = 0.0, time.monotonic()
-        self._saved = self._since
+        self._spent, self._since = 0.0, time.monotonic() if since is None else since
+        self._saved, self._budget = self._since, budget
         if self.path.is_symlink() or self.path.exists():
             document = _read(self.path)
             self._made, self._spent = document["decisions"], document["seconds"]
             self.pace, self.setup = document.get("pace", 0.0), document.get("setup", 0.0)
             if wrong := _Check(self._made, candidates).wrong():
                 raise ConfigError(f"{self.path} is not as this choice writes it: {wrong} cannot be; {ADVICE}.")
+            before = document.get("budget", math.inf)
+            if budget > before and "judgement" not in self._made:
+                self._made = {name: made for name, made in self._made.items() if name not in SEARCHED}
+            self._budget = max(budget, before) if math.isfinite(before) else budget
 
     @property
     def seconds(self) -> float:
@@ -73,6 +86,7 @@ class Decisions:
         self._saved = time.monotonic()
         with writing(self.path.parent):
             times = {"seconds": round(self.seconds, 1), "pace": self.pace, "setup": self.setup}
+            times["budget"] = self._budget
             document = {**times, "decisions": self._made}
             write_atomically(self.path, json.dumps(document, indent=1) + "\n")
 
@@ -92,6 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}; {ADVICE}.") from None
     document = document if isinstance(document, dict) else {}
     numbers: list[Any] = [document.get("seconds"), document.get("pace", 0.0), document.get("setup", 0.0)]
+    numbers.append(document.get("budget", 0.0))
     if not all(is_number(number) and number >= 0 for number in numbers) or not isinstance(
         document.get("decisions"), dict
     ):

@@ -17,7 +17,7 @@ from stellaris_jax.many.choose.objective import mean_curve, rungs, seed_curves
 from stellaris_jax.many.choose.screening import logged
 from stellaris_jax.many.choose.texts import document as as_data
 from stellaris_jax.many.choose.texts import lines, name, ratio, train_command, value
-from stellaris_jax.many.choose.verdict import differences
+from stellaris_jax.many.choose.verdict import differences, interval_of
 from stellaris_jax.report.curves import TEXT, draw_band, tidy
 from stellaris_jax.report.page import charts
 from stellaris_jax.report.page.markup import (
@@ -161,12 +161,13 @@ def _learners(answer: Answer) -> str:
     rows = []
     for own in answer.scalings:
         values = np.array(own.values)
+        middle = interval_of(own.values, answer.goal.target is not None).middle
         rows.append([
-            figure(str(own.learners), own.learners), figure(significant(float(values.mean())), float(values.mean())),
+            figure(str(own.learners), own.learners), figure(significant(middle), middle),
             figure(f"{significant(float(values.min()))} to {significant(float(values.max()))}"),
             figure(significant(own.staleness, 2), own.staleness),
         ])  # fmt: skip
-    note = f"The best candidate at the same learning rate on {len(answer.scalings[0].values)} of the fresh seeds."
+    note = f"The best candidate at the same learning rate on {len(answer.scalings[0].values)} further seeds."
     return table(["learners", _measure(answer), "range of seeds", "mean staleness"], rows, "learners") + paragraph(note)
 
 

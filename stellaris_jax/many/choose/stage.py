@@ -12,11 +12,12 @@ from rich.console import Console
 
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import Options
 from stellaris_jax.many.choose.objective import Goal, Reached
-from stellaris_jax.many.concurrency import is_of_disk, stoppable
+from stellaris_jax.many.concurrency import Watch, is_of_disk, stoppable
 from stellaris_jax.many.points import PointQueue
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.runs.checkpoint import CheckpointError
@@ -163,7 +164,7 @@ class Stage:
                 set(),
                 self._display,
                 self._signals or Signals(self.note, self.close),
-                watch_of=lambda number: watches[number],
+                watch_of=lambda number: self._counted(watches[number]),
                 may_start=may_start,
                 order=range(len(configs)),
                 parallel=self.options.parallel,
@@ -184,6 +185,16 @@ class Stage:
             self._raise_if_passing(configs[number], error, has_begun[number])
         if queue.outcome.error is not None:
             raise queue.outcome.error
+
+    def _counted(self, watch: Watch) -> Watch:
+        """Watch that stores the real seconds, too, so that a kill loses few of them."""
+
+        def counted(record: Record) -> bool:
+            with suppress(RunError):  # what fails says so when a decision is stored
+                self.decisions.save_seconds()
+            return watch(record)
+
+        return counted
 
     def _measure(self, trained: Sequence[tuple[int, float]], width: int, elapsed: float) -> None:
         """Measure how long a round takes, and what else a run takes, such as compiling.

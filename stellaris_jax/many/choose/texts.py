@@ -48,13 +48,18 @@ def _use(answer: Answer, best: Judged) -> str:
     if target is None:
         return f"Use {name(best)}: {_confirmed(answer, best)}."
     chosen = "" if answer.choice.options.target is not None else " (chosen from the search)"
-    if not best.reached:
+    if not _is_reached(answer):
         return (
             f"No finalist reached a return of {target:g}{chosen}: raise total_steps, or lower --target. The highest "
             f"return has {name(best)}."
         )
     simulated = _confirmed(answer, best).replace(" s", " simulated seconds", 1)
     return f"Use {name(best)}. It reaches a return of {target:g}{chosen} in {simulated}."
+
+
+def _is_reached(answer: Answer) -> bool:
+    """Whether any seed of the best one has reached the target."""
+    return bool(answer.results[0].reached or (answer.confirmed is not None and answer.confirmed.reached))
 
 
 def _confirmed(answer: Answer, best: Judged) -> str:
@@ -80,6 +85,8 @@ def ratio(answer: Answer, difference: Difference, other: str = "") -> str:
 
 
 def _against(answer: Answer, compared: list[Difference]) -> str:
+    if answer.goal.target is not None and not any(own.reached for own in answer.results):
+        return "Nothing is compared with a baseline, because no fresh seed reached the target."
     baselines = {own.arm.name for own in answer.choice.candidates if own.arm.baseline}
     parts = [
         ratio(answer, difference, own.name) + ("" if difference.separated else ", not separated")
@@ -89,8 +96,9 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
     lacking = [own for own in BASELINES if own in answer.choice.refused]
     unable = "".join(f" {own} cannot run here: {answer.choice.refused[own]}" for own in lacking)
     if not parts:
-        is_one = answer.results[0].name in baselines
-        return ("It is a baseline itself, and no other was judged." if is_one else "No baseline was judged.") + unable
+        if answer.results[0].name in baselines:
+            return f"It is a baseline itself, and no other was judged.{unable}"
+        return f"No baseline was judged, for lack of time.{unable}"
     verb = "it has a" if answer.goal.target is None else "it is"
     return f"On equal hardware {verb} {'; '.join(parts)}.{unable}"
 
@@ -100,6 +108,8 @@ def _ties(answer: Answer, compared: list[Difference]) -> str:
     tied = [name(own) for own, difference in pairs if not difference.separated]
     if not pairs:
         return "Nothing else was judged."
+    if answer.goal.target is not None and not any(own.reached for own in answer.results):
+        return "Nothing is separated, because no fresh seed reached the target."
     if not tied:
         return f"It is significantly better than {plural(len(pairs), 'other')} (paired t-tests, Holm)."
     return f"Not separated from it: {'; '.join(tied)}."
@@ -113,9 +123,9 @@ def _staleness(answer: Answer, best: Judged) -> str:
     )
     if not answer.scalings:
         alone = answer.choice.candidates[best.number].arm.one_learner
-        reason = "as it is one learner" if alone else "for lack of time or of further learners"
+        reason = "as it is one learner" if alone else "for lack of time or of room for more"
         return f"{versions} Other numbers of learners were not tried, {reason}."
-    if answer.goal.target is not None and not best.reached:
+    if answer.goal.target is not None and not _is_reached(answer):
         return f"{versions} Numbers of learners are not compared, because no seed reached the target."
     few, _ = enough(answer.scalings, answer.goal)
     tried = ", ".join(
@@ -148,17 +158,19 @@ def _sure(answer: Answer) -> str:
     options, candidates = answer.choice.options, answer.choice.candidates
     rates, tried = {own.learning_rate for own in candidates}, {candidates[n].learning_rate for n in answer.rungs[0]}
     fewer = f" at {len(tried)} of {plural(len(rates), 'learning rate')}" if len(tried) < len(rates) else ""
+    refused = list(answer.choice.refused)
+    unable = f" {plural(len(refused), 'candidate')} cannot run here, as {refused[0]}." if refused else ""
     return (
         f"How sure: {answer.tried} of {plural(len(candidates), 'candidate')}{fewer} searched with "
         f"{plural(options.seeds, 'seed')}; {len(answer.results)} judged on {plural(len(answer.seeds), 'fresh seed')}; "
-        f"intervals are of 95 %. It took {duration(answer.seconds)} of {duration(options.budget)}."
+        f"intervals are of 95 %.{unable} It took {duration(answer.seconds)} of {duration(options.budget)}."
     )
 
 
 def train_command(answer: Answer, own: Judged) -> str:
     """Command that trains a result's configuration."""
     candidate = answer.choice.candidates[own.number]
-    settings = [*candidate.arm.overrides, *answer.choice.overrides]
+    settings = [*answer.choice.overrides, *candidate.arm.overrides]
     if candidate.arm.one_learner:
         settings += one_learner_overrides(candidate.config)
     if answer.goal.measure == "dollars":  # presets may be billed in another way
