@@ -122,6 +122,7 @@ def test_spaces_that_are_none(tree: Any, told: str) -> None:
         ),
         (["--space", "ppo", "run.dir=x"], "resume= and run.dir= belong to single runs"),
         (["--space", "ppo", "--dir", "full"], "full is not empty; name another directory, or resume"),
+        (["--space", "ppo", "seed=4294967292"], "The last fresh seed, seed + 1000 + --fresh-seeds - 1"),
         (["--space", "ppo", "algorithm=impala"], "algorithm.options.clip is no option of this configuration"),
     ],
 )

@@ -23,6 +23,7 @@ from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
+from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.sources import shipped_configs
 
 MEASURES = ("return", "seconds", "dollars")
@@ -121,6 +122,7 @@ def _new_search(given: Namespace) -> Path:
     from stellaris_jax.execute.executors import check_installed
     from stellaris_jax.execute.loading import load_config
     from stellaris_jax.many import search_store
+    from stellaris_jax.many.choose.files import FRESH
     from stellaris_jax.many.space import space_file
     from stellaris_jax.runs.run_dir import reserved, stamped
 
@@ -136,6 +138,11 @@ def _new_search(given: Namespace) -> Path:
     options = {name: getattr(given, name) for name in ("trials", "reduction", "seed", "target", "fresh_seeds")}
     options = {"fresh_seeds": FRESH_SEEDS} | {name: value for name, value in options.items() if value is not None}
     search = search_store.Search(measure=getattr(given, "for") or "return", **options)
+    last = config.seed + FRESH + max(1, search.fresh_seeds) - 1
+    if last > LAST_SEED:
+        raise ConfigError(
+            f"The last fresh seed, seed + {FRESH} + --fresh-seeds - 1 = {last}, must be at most {LAST_SEED}."
+        )
     if given.dir is not None:
         directory: Path = given.dir
     else:
