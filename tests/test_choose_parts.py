@@ -45,7 +45,7 @@ from stellaris_jax.many.choose.screening import Timing, dominated, logged, timin
 from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, judged, ordered
 from stellaris_jax.timeline.simulate import Timeline
 
-TIMING = Timing(1.0, 1.0, 0.0, 0.0, 1.0, 1.0)
+TIMING = Timing(1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 4.0)
 SMALL = [
     "env=gymnax/cartpole",
     "env.num_envs=4",
@@ -184,12 +184,14 @@ def test_further_learners_that_do_not_help() -> None:
 
 
 def test_dominated_systems() -> None:
-    def own(seconds: float, dollars: float, staleness: float) -> Timing:
-        return Timing(seconds, dollars, staleness, 0.0, 1.0, 1.0)
+    def own(seconds: float, dollars: float, staleness: float, updates: float = 4.0) -> Timing:
+        return Timing(seconds, dollars, staleness, 0.0, 1.0, 1.0, updates)
 
     timings = {"slow": own(3, 3, 3), "fast": own(1, 1, 1), "stale": own(0.5, 0.5, 9), "same": own(1, 1, 1)}
     assert dominated(timings) == {"slow": "fast"}
     assert dominated(timings, ["slow"]) == {}, "a baseline stays"
+    more = {"grouped": own(1, 1, 1, 4), "each gradient": own(3, 3, 3, 8)}
+    assert dominated(more) == {}, "more updates of the same data may learn more"
     near = {"a": own(1, 1, 1), "b": own(1.001, 1.5, 3)}
     assert dominated(near) == {}, "nearly as fast"
 

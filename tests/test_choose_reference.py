@@ -21,7 +21,7 @@ from stellaris_jax.many.choose.objective import Goal, kept, ranked, to_target
 from stellaris_jax.many.choose.screening import Timing
 from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, foretold, interval_of, ordered
 
-TIMING = Timing(2.0, 3.0, 0.0, 0.0, 1.0, 1.0)
+TIMING = Timing(2.0, 3.0, 0.0, 0.0, 1.0, 1.0, 4.0)
 GOAL = Goal("seconds", 1.0)
 Points = list[tuple[float, float]]
 

@@ -77,6 +77,7 @@ class Forecast:
 
     Attributes:
       round_seconds: mean simulated seconds of a round, from one batch of data to the next.
+      round_updates: mean number of updates of the policy in a round.
       learner_utilisation: share of the time that a learner computes, data passing included.
       actor_utilisation: share of the time that an actor rolls out, data passing included.
       staleness_mean: mean staleness of aggregated gradients, in versions.
@@ -93,6 +94,7 @@ class Forecast:
     """
 
     round_seconds: float
+    round_updates: float
     learner_utilisation: float
     actor_utilisation: float
     staleness_mean: float
@@ -136,6 +138,7 @@ class Forecast:
         learned = gradients * takes_part.steps / takes_part.gradients
         return cls(
             round_seconds=used.seconds / rounds,
+            round_updates=counts.updates / rounds,
             learner_utilisation=_ratio(used.learner_busy, config.system.learners * used.seconds),
             actor_utilisation=_ratio(used.actor_busy, takes_part.actors * used.seconds),
             staleness_mean=_ratio(sum(counts.staleness), gradients),
@@ -164,7 +167,7 @@ class _Counts:
         self.staleness: list[int] = []
         self.lags: list[float] = []
         self.largest_lags: list[int] = []
-        self.dropped = 0
+        self.updates = self.dropped = 0
         self.batched = 0  # fragments
         self._acted: dict[int, list[int]] = {}  # versions that acted, by the fragment or batch of a gradient
 
@@ -180,6 +183,7 @@ class _Counts:
         if not counted:
             return
         self.batched += sum(len(batch.fragments) for batch in batches)
+        self.updates += len(round_.groups)
         self.dropped += len(round_.dropped)
         for group in round_.groups:
             for gradient in group.gradients:

@@ -13,7 +13,7 @@ from stellaris_jax.many.choose.verdict import interval_of
 from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, save, titled
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import percent
-from studies.choose.pairs import PAIRS, TASKS, Pair
+from studies.choose.pairs import JUDGING, PAIRS, TASKS, Pair
 from studies.choose.runs import OPTIONS, Full, chosen, full
 from studies.claims import Claim, fact, more
 from studies.study import Figure, Study
@@ -136,7 +136,8 @@ def regret(study: Study) -> list[Claim] | None:
         outcomes.append(outcome(pair, done, chosen(pair, study)))
     study.table("regret", HEADER, [_row(own) for own in outcomes])
     save(_picture(outcomes), study.picture("regret"))
-    return _claims(outcomes)
+    judging = [own for own in outcomes if own.pair in JUDGING]
+    return _claims(judging or outcomes, len(judging) < len(outcomes))
 
 
 def _row(own: Outcome) -> list[Any]:
@@ -147,15 +148,17 @@ def _row(own: Outcome) -> list[Any]:
     ]  # fmt: skip
 
 
-def _claims(outcomes: Sequence[Outcome]) -> list[Claim]:
+def _claims(outcomes: Sequence[Outcome], others: bool) -> list[Claim]:
+    """Claims on pairs that judge; there may be `others`, by which `choose` was mended."""
     regrets = [own.regret for own in outcomes]
     middle, cost = float(np.median(regrets)), max(own.cost for own in outcomes)
     covered, judged = sum(own.covered for own in outcomes), sum(own.judged for own in outcomes)
     lost = sum(own.default >= 0.25 for own in outcomes)
     text = "regret of the choice is lower than that of"
+    on = f" on the {len(outcomes)} pairs that judge" if others else ""
     of_async, of_random = [own.tuned_async for own in outcomes], [own.random for own in outcomes]
     return [
-        fact("the median regret of the choice is at most 10 %", "–", percent(middle), middle <= 0.1),
+        fact(f"the median regret of the choice is at most 10 %{on}", "–", percent(middle), middle <= 0.1),
         more(f"{text} async with a tuned learning rate (paired)", "–", of_async, regrets, test=paired),
         more(f"{text} random search at equal cost (paired)", "–", of_random, regrets, test=paired),
         fact(

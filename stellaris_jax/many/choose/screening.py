@@ -32,6 +32,7 @@ class Timing(NamedTuple):
       data_lag: mean data lag, in versions.
       learners_busy: share of the time that learners compute.
       rolled: env steps rolled out for each one learned from.
+      updates: updates of the policy in a round.
     """
 
     seconds: float
@@ -40,6 +41,7 @@ class Timing(NamedTuple):
     data_lag: float
     learners_busy: float
     rolled: float
+    updates: float
 
     @property
     def stale(self) -> float:
@@ -58,13 +60,15 @@ def timing(config: Config) -> Timing:
         data_lag=figures["data_lag_mean"][0],
         learners_busy=figures["learner_utilisation"][0],
         rolled=figures["steps_rolled_per_learned"][0],
+        updates=figures["round_updates"][0],
     )
 
 
 def dominated(timings: Mapping[str, Timing], kept: Sequence[str] = ()) -> dict[str, str]:
     """Systems that another one beats in seconds, dollars and staleness, each with the name of that one.
 
-    A system is dominated if another one is shorter, cheaper and fresher, each by more than `MARGIN`. Systems with equal
+    A system is dominated if another one is shorter, cheaper and fresher, each by more than `MARGIN`, and makes no fewer
+    updates of a batch: a system with fewer updates is fresher in versions, but may learn less. Systems with equal
     timelines, such as those that differ in weights or corrections, do not dominate one another.
 
     Args:
@@ -82,7 +86,8 @@ def dominated(timings: Mapping[str, Timing], kept: Sequence[str] = ()) -> dict[s
 
 def _beats(one: Timing, other: Timing) -> bool:
     pairs = [(one.seconds, other.seconds), (one.dollars, other.dollars), (one.stale + 1.0, other.stale + 1.0)]
-    return all(better < (1.0 - MARGIN) * worse for better, worse in pairs)
+    fewer = one.updates < (1.0 - MARGIN) * other.updates
+    return not fewer and all(better < (1.0 - MARGIN) * worse for better, worse in pairs)
 
 
 def is_tried(arm: Arm, timings: Mapping[str, Timing], beaten: Mapping[str, str]) -> bool:
