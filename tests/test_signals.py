@@ -16,7 +16,8 @@ from commands import REPOSITORY
 from stellaris_jax.runs.signals import Abandoned, Signals
 
 DEAF = """
-import hashlib, sys
+import hashlib, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would be here
 from stellaris_jax.runs import signals
 signals.PATIENCE_SECONDS = signals.FUSE_SECONDS = 0.5
 tell = lambda text: print(text, flush=True)

@@ -161,7 +161,7 @@ def rates(study: Study) -> list[Claim] | None:
         tried, areas = _areas(study, task)
         fitted = law(areas, TASKS[task].rate_lags, [float(rate) for rate in tried])
         curves[task] = {
-            "best rate": [(best.value, best.low, best.high) for best in fitted.best],
+            "best learning rate": [(best.value, best.low, best.high) for best in fitted.best],
             "constant, then 1 / (1 + lag), fitted": [(rate, rate, rate) for rate in fitted.fitted],
         }
         rows += (best := _law_rows(task, fitted, tried, areas))
