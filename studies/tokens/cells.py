@@ -38,7 +38,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "DPPO-TV": ("algorithm=importance", *_RELATIVE, "algorithm.masks=[dppo]"),
     "VCPO": ("algorithm=importance", *_RELATIVE, "system.corrections=[ess]"),
 }
-"""What is compared, by name."""
+"""Settings of the methods that are compared, by name."""
 
 
 class Cell(outcomes.Cell):

@@ -301,10 +301,7 @@ class _Work:
         most = self.options.fresh_seeds
         each = setup = 0.0
         tried = [[*others[:count], *baselines] for count in range(len(others), min(1, len(others)) - 1, -1)]
-        tried += [[*others[:1], *baselines[: 1 - len(others)]], others[:1]] if others else [baselines[:1]]
-        for chosen in tried:
-            if not chosen:
-                continue
+        for chosen in [*tried, [*others[:1], *baselines[:1]], others[:1] or baselines[:1]]:
             each = self.decisions.pace * sum(self._rounds(number) for number in chosen)
             setup = self.decisions.setup * len(chosen)
             left = JUDGED_BY * self.options.budget - self.decisions.seconds - setup

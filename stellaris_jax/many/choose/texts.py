@@ -62,6 +62,11 @@ def _is_reached(answer: Answer) -> bool:
     return bool(answer.results[0].reached or (answer.confirmed is not None and answer.confirmed.reached))
 
 
+def _is_never_reached(answer: Answer) -> bool:
+    """Whether there is a target, and no fresh seed of any result has reached it."""
+    return answer.goal.target is not None and not any(own.reached for own in answer.results)
+
+
 def _confirmed(answer: Answer, best: Judged) -> str:
     """Value of the best one on seeds that did not choose it, if there are some."""
     if answer.confirmed is None:
@@ -85,7 +90,7 @@ def ratio(answer: Answer, difference: Difference, other: str = "") -> str:
 
 
 def _against(answer: Answer, compared: list[Difference]) -> str:
-    if answer.goal.target is not None and not any(own.reached for own in answer.results):
+    if _is_never_reached(answer):
         return "Nothing is compared with a baseline, because no fresh seed reached the target."
     baselines = {own.arm.name for own in answer.choice.candidates if own.arm.baseline}
     parts = [
@@ -108,7 +113,7 @@ def _ties(answer: Answer, compared: list[Difference]) -> str:
     tied = [name(own) for own, difference in pairs if not difference.separated]
     if not pairs:
         return "Nothing else was judged."
-    if answer.goal.target is not None and not any(own.reached for own in answer.results):
+    if _is_never_reached(answer):
         return "Nothing is separated, because no fresh seed reached the target."
     if not tied:
         return f"It is significantly better than {plural(len(pairs), 'other')} (paired t-tests, Holm)."
