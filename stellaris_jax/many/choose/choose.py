@@ -110,7 +110,7 @@ def choose(choice: Choice, say: Callable[[str], None], since: float | None = Non
 class _Work:
     """Stages of a choice."""
 
-    def __init__(self, choice: Choice, say: Callable[[str], None], since: float | None):
+    def __init__(self, choice: Choice, say: Callable[[str], None], since: float | None = None):
         self.choice, self.say = choice, say
         self.options, self.directory = choice.options, choice.directory
         self.decisions = Decisions(choice.directory, choice.candidates, choice.options.budget, since)
