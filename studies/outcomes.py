@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -66,6 +67,11 @@ class Cell(NamedTuple):
         return 48
 
     @property
+    def signals(self) -> tuple[str, ...]:
+        """Records whose means between evaluations are stored."""
+        return ()
+
+    @property
     def place(self) -> Self:
         """This cell without its learning rate; cells of one place share a compiled program."""
         return self._replace(rate="")
@@ -98,6 +104,8 @@ class Outcome(NamedTuple):
       dropped: fragments dropped, as a share of all.
       data: means of `DATA` and `DROPPED`, in their order.
       config: digest of the configuration.
+      signals: means of the cell's signals over the rounds before each evaluation but the first
+        `[signals][POINTS]`; NaN where none is known.
     """
 
     cell: Cell
@@ -108,10 +116,15 @@ class Outcome(NamedTuple):
     dropped: float
     data: tuple[float, ...]
     config: str
+    signals: tuple[tuple[float, ...], ...] = ()
 
     def datum(self, name: str) -> float:
         """Mean of one of `DATA` and `DROPPED` over the run."""
         return self.data[(*DATA, *DROPPED).index(name)]
+
+    def signal(self, name: str) -> np.ndarray:
+        """Means of one of the cell's signals before each evaluation but the first `[POINTS]`."""
+        return np.array(self.signals[self.cell.signals.index(name)])
 
     @property
     def shares(self) -> np.ndarray:
@@ -258,6 +271,10 @@ def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[
         dropped / (dropped + used),
         tuple(_mean(row.get(name) for row in records) for name in (*DATA, *DROPPED)),
         digest(cell),
+        tuple(
+            tuple(_mean(row.get(name) for row in records[begin:end]) for begin, end in pairwise(ends))
+            for name in cell.signals
+        ),
     )
 
 
@@ -286,9 +303,9 @@ def _outcome(kind: type[Cell], row: dict[str, str]) -> Outcome:
     if len(returns) != POINTS + 1 or len(seconds) != POINTS + 1:
         raise ValueError(f"it has {len(returns)} returns and {len(seconds)} seconds, not {POINTS + 1}")
     data = tuple(float(row[name]) for name in (*DATA, *DROPPED))
-    return Outcome(
-        cell, int(row["seed"]), returns, seconds, float(row["rolled"]), float(row["dropped"]), data, row["config"]
-    )
+    signals = tuple(_numbers(row[name]) for name in cell.signals)
+    rolled, dropped = float(row["rolled"]), float(row["dropped"])
+    return Outcome(cell, int(row["seed"]), returns, seconds, rolled, dropped, data, row["config"], signals)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -299,10 +316,15 @@ def write(rows: Iterable[Outcome], path: Path) -> None:
     """Replace the file atomically; equal outcomes give equal bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config"])
-    for row in sorted(rows, key=lambda row: (row.cell, row.seed)):
+    rows = sorted(rows, key=lambda row: (row.cell, row.seed))
+    signals = rows[0].cell.signals if rows else ()
+    writer.writerow(
+        [*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config", *signals]
+    )
+    for row in rows:
         curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
+        means = [" ".join(f"{value:.4g}" for value in signal) for signal in row.signals]
         numbers = [f"{value:.5g}" for value in (row.rolled, row.dropped, *row.data)]
-        writer.writerow([*row.cell, row.seed, *curves, *numbers, row.config])
+        writer.writerow([*row.cell, row.seed, *curves, *numbers, row.config, *means])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))

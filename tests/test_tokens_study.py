@@ -26,7 +26,9 @@ def planted(cell: Cell, seed: int) -> Outcome:
     curve = np.minimum(np.arange(POINTS + 1) / 4.0, 1.0) * share
     if cell.method == NONE and cell.level == 256:
         curve[-6:] = 0.0  # collapses at the end
-    return Outcome(cell, seed, tuple(curve), tuple(range(POINTS + 1)), 1.0, 0.0, (1.0,) * len((*DATA, *DROPPED)), "x")
+    data = (1.0,) * len((*DATA, *DROPPED))
+    signals = ((0.5,) * POINTS,) * len(cell.signals)
+    return Outcome(cell, seed, tuple(curve), tuple(range(POINTS + 1)), 1.0, 0.0, data, "x", signals)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -40,6 +42,28 @@ def test_cells_can_run(method: str) -> None:
 def test_places_have_settings_of_their_own() -> None:
     every = places("addition")
     assert len({place._replace(rate="1e-4").variant.digest for place in every}) == len(METHODS) * len(LEVELS)
+
+
+def test_outcomes_are_read_as_written(tmp_path: Path) -> None:
+    cell = Cell("methods", "addition", CLIP, 8, "1e-4")
+    ends = [round(point * BATCHES / POINTS) for point in range(POINTS + 1)]
+    records = [
+        {
+            "fragments_dropped": 0,
+            "simulated_seconds": 2.0 * row,
+            "env_steps": 8.0 * row,
+            "entropy": float(row),
+            "kl": None,
+        }
+        for row in range(1, BATCHES + 1)
+    ]
+    known = outcomes.outcome(cell, 3, records, np.linspace(0.25, 0.75, POINTS + 1).tolist(), ends)
+    assert known.signal("entropy")[[0, 1]].tolist() == [10.5, 30.5] and np.isnan(known.signal("kl")).all()
+    path = tmp_path / "addition.csv.gz"
+    outcomes.enter([known], path)
+    read = outcomes.read(path, Cell)[cell, 3]
+    np.testing.assert_allclose(read.signals, known.signals, rtol=1e-3)
+    assert read.config == known.config and read.seconds == pytest.approx(known.seconds)
 
 
 def test_claims_of_planted_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

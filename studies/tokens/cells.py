@@ -40,6 +40,9 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """Settings of the methods that are compared, by name."""
 
+SIGNALS = ("entropy", "kl", "ess", "tv", "m2", "grad_norm", "update_cosine", "clip_fraction", "equal_groups")
+"""Records that may announce a collapse."""
+
 
 class Cell(outcomes.Cell):
     """Setting that is trained: its level is a data lag in batches, its method a key of `METHODS`."""
@@ -53,6 +56,10 @@ class Cell(outcomes.Cell):
     @property
     def together(self) -> int:
         return 8
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        return SIGNALS
 
     @property
     def variant(self) -> Variant:
