@@ -87,6 +87,11 @@ class SystemConfig(Section):
         "system.data_admission needs, one for fifo; a batch is as many fragments as there are shards",
         within="[0, inf)",
     )
+    dynamic_sampling: bool = knob(
+        False,
+        "independent actors: fragments each of whose groups has equal returns, which teach nothing, are dropped, and "
+        "actors roll others (DAPO); needs delays.by=episodes and a group advantage",
+    )
     batches_in_flight: int = knob(
         2, "independent actors: batches with gradients under way at a time, at most", within="[1, inf)"
     )

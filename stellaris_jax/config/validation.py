@@ -201,6 +201,7 @@ ONLY_INDEPENDENT = {
     "system.batches_in_flight": 2,
     "delays.by": "steps",
     "delays.actor_failure": 0.0,
+    "system.dynamic_sampling": False,
 }
 """Keys that only independent actors have, with the values that mean nothing."""
 
@@ -208,14 +209,19 @@ ONLY_INDEPENDENT = {
 def _only_independent(c: Config) -> Iterator[tuple[bool, str]]:
     """Condition that no key of independent actors is set for other actors."""
     values = {key: attrgetter(key)(c) for key in ONLY_INDEPENDENT}
-    given = [f"{key}={value}" for key, value in values.items() if value != ONLY_INDEPENDENT[key]]
-    others = [f"{key}={nothing}" for key, nothing in ONLY_INDEPENDENT.items() if values[key] != nothing]
+    given = [f"{key}={_text(value)}" for key, value in values.items() if value != ONLY_INDEPENDENT[key]]
+    others = [f"{key}={_text(nothing)}" for key, nothing in ONLY_INDEPENDENT.items() if values[key] != nothing]
     verb = "are" if len(given) > 1 else "is"
     yield (
         not given,
         f"{_listed(given)} {verb} for system.actors=independent; with system.actors={c.system.actors} give "
         f"{_listed(others)}.",
     )
+
+
+def _text(value: object) -> str:
+    """Value as a configuration spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _listed(items: list[str]) -> str:
@@ -273,6 +279,21 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         c.delays.by == "steps" or c.executor == "simulated",
         f"delays.by=episodes is not possible with executor={c.executor}, whose durations are "
         f"{'measured' if c.executor == 'live' else 'those of the trace'}; delays.by=steps is.",
+    )
+    yield (
+        not system.dynamic_sampling or c.delays.by == "episodes",
+        f"system.dynamic_sampling=true needs delays.by=episodes, not {c.delays.by}: it depends on returns, so "
+        "a round is planned in several parts.",
+    )
+    yield (
+        not system.dynamic_sampling or estimator_of(c) == "group",
+        f"system.dynamic_sampling=true drops groups of equal returns, which algorithm.advantage={estimator_of(c)} does "
+        "not have; algorithm.advantage=group does.",
+    )
+    yield (
+        not system.dynamic_sampling or system.data_admission != "fixed",
+        "system.dynamic_sampling=true is not possible with system.data_admission=fixed, whose batches need a certain "
+        "fragment of every shard; ready_first and capacity are possible.",
     )
     actors = c.live.actors
     yield (

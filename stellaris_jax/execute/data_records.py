@@ -38,6 +38,7 @@ def data_record(config: Config, row: Sequence[Round]) -> dict[str, Any]:
         "fragments_dropped_slowness": (
             mean([one.end - one.begin for one in dropped]) / lasted if dropped and lasted > 0.0 else None
         ),
+        **({"fragments_equal_share": _equal_share(used, dropped)} if config.system.dynamic_sampling else {}),
         "actors_failed": sum(one.usage.actor_failures for one in row),
         **({"valid_share": _valid_share(config, used)} if config.delays.by == "episodes" else {}),
     }
@@ -47,6 +48,11 @@ def _valid_share(config: Config, used: Sequence[Fragment]) -> float | None:
     """Share of the places in a round's batches that hold a sample; `None` if the round forms no batch."""
     places = len(used) * config.env.num_envs * config.algorithm.rollout_length
     return config.actor_shards * sum(fragment.samples for fragment in used) / places if used else None
+
+
+def _equal_share(used: Sequence[Fragment], dropped: Sequence[Fragment]) -> float:
+    """Share of a round's fragments that dynamic sampling has dropped."""
+    return sum(fragment.equal for fragment in dropped) / max(len(used) + len(dropped), 1)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -57,6 +57,8 @@ class StretchedExecutor:
         assert shape.collection is not None, "actors are not independent"
         self.collectors = [Collector(shape.collection, shape.ring) for _ in schedule.seeds]
         self.sizes = CollectionSizes.least(shape)
+        # Episodes of a group if dynamic sampling asks for their returns; else 0.
+        self.group = inputs.spec.advantage.size if inputs.config.system.dynamic_sampling else 0  # type: ignore[attr-defined]
 
     @property
     def compiled(self) -> bool:
@@ -121,6 +123,19 @@ class StretchedExecutor:
         return plan
 
 
+def are_equal(returns: np.ndarray, group: int) -> bool:
+    """Whether all episodes of each group have equal returns.
+
+    Args:
+      returns: returns of a fragment's episodes `[n]`.
+      group: episodes of a group, which are adjacent.
+
+    >>> are_equal(np.array([1.0, 1.0, 0.0, 0.0]), 2), are_equal(np.array([1.0, 1.0, 0.0, 1.0]), 2)
+    (True, False)
+    """
+    return bool(np.all(np.ptp(returns.reshape(-1, group), axis=1) < 1e-6))
+
+
 class Stretches:
     """Execution of one seed's round in stretches.
 
@@ -154,6 +169,12 @@ class Stretches:
         lengths, ended, samples = jax.device_get((store.lengths, store.ended, store.samples))
         for shard in shards:
             free.queue.rolling[shard].samples += int(samples[0, shard])
+        if self.executor.group:
+            reward, valid = jax.device_get((store.data.reward, store.data.valid))
+            for shard in shards:
+                row = free.queue.rolling[shard].row
+                returns = np.where(valid[0, row], reward[0, row], 0.0).sum(axis=0)
+                free.queue.rolling[shard].equal = are_equal(returns, self.executor.group)
         return [(int(lengths[0, shard]), bool(ended[0, shard])) for shard in shards]
 
     def _execute(self, round_: Round, ends: bool) -> RoundMetrics:

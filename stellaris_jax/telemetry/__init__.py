@@ -26,8 +26,9 @@ Data of independent actors. `data_lag_*`: versions, batches (others' training st
 learning; `data_lag_counts`: segments of fragments by their lag in versions, once for each gradient.
 `learned_steps`: env steps of completed batches, where `env_steps` counts steps rolled. `fragments_dropped_slowness`
 and `fragments_dropped_return` say how data admission biases the data: mean duration of dropped fragments over that of
-all, and mean return of the episodes in them less that in used ones. `valid_share`, with `delays.by=episodes` alone:
-share of the places in the round's batches that hold a sample.
+all, and mean return of the episodes in them less that in used ones. `fragments_equal_share`, with
+`system.dynamic_sampling` alone: share of the round's fragments dropped because their groups have equal returns.
+`valid_share`, with `delays.by=episodes` alone: share of the places in the round's batches that hold a sample.
 
 Simulated seconds of a live run (`executor=live`) are measured. A replay has `replay_deviation`: the largest distance of
 the round's versions from the recorded ones, as a share of their norm.

@@ -72,6 +72,9 @@ METRICS = {
         "data/fragments_dropped_return", "mean return of episodes in dropped fragments, less that in used ones"
     ),
     "actors_failed": Metric("data/actors_failed", "rollouts so far that died"),
+    "fragments_equal_share": Metric(
+        "data/fragments_equal_share", "share of the round's fragments that system.dynamic_sampling dropped"
+    ),
     "valid_share": Metric(
         "data/valid_share", "share of the places in the round's batches that hold a sample, with delays.by=episodes"
     ),

@@ -20,6 +20,8 @@ from stellaris_jax.timeline.records import Batch, Fragment, Usage
 
 MOST_DROPPED = 1_000
 """Largest number of fragments of a shard, on average, that a plug-in drops in a row while learners wait for a batch."""
+MOST_EQUAL = 200
+"""Largest number of fragments of a shard, on average, that dynamic sampling drops in a row."""
 
 
 class DataQueue:
@@ -51,6 +53,8 @@ class DataQueue:
         self._unused, self.rows = 0, store_rows(system, shards)
         # Fragments dropped since learners wait for a batch; `None` while they do not.
         self._dropped_in_vain: int | None = None
+        # Fragments of equal groups dropped since a batch was formed.
+        self._equal_in_vain = 0
 
     @property
     def waiting(self) -> tuple[Fragment, ...]:
@@ -135,7 +139,20 @@ class DataQueue:
         return fragment
 
     def evict(self, now: float) -> list[Fragment]:
-        """Drop the waiting fragments that data admission evicts; `now` is the second."""
+        """Drop the waiting fragments that teach nothing, and those that data admission evicts; `now` is the second."""
+        equal = [fragment for fragment in self._waiting if fragment.equal]
+        self._drop(equal, now)
+        if self._equal_in_vain > MOST_EQUAL * self.shards:
+            raise RunError(
+                f"system.dynamic_sampling has dropped {self._equal_in_vain} fragments in a row at second {now:g}: all "
+                "groups have equal returns, so that nothing is left to learn; system.dynamic_sampling=false goes on, "
+                "and a lower total_steps ends before."
+            )
+        self._equal_in_vain += len(equal)
+        return equal + self._evicted(now)
+
+    def _evicted(self, now: float) -> list[Fragment]:
+        """Drop the waiting fragments that data admission evicts."""
         admission = self.admission
         if is_inherited(admission.evicts, DataAdmission.evicts) and is_inherited(admission.keeps, DataAdmission.keeps):
             return []  # it keeps everything
@@ -144,11 +161,16 @@ class DataQueue:
             orders = {fragment.order for fragment in evicted}
             if len(orders) < len(evicted) or not all(map(self._waits, evicted)):
                 raise RunError(self._demand("evicts", "different fragments of view.waiting."))
-            self._remove(orders)
-            self.usage.fragments_dropped += len(evicted)
-            self._leave(evicted, now)
+            self._drop(evicted, now)
             self._count_dropped(len(evicted), now)
         return evicted
+
+    def _drop(self, fragments: list[Fragment], now: float) -> None:
+        """Drop fragments that wait."""
+        if fragments:
+            self._remove({fragment.order for fragment in fragments})
+            self.usage.fragments_dropped += len(fragments)
+            self._leave(fragments, now)
 
     def _count_dropped(self, number: int, now: float) -> None:
         """Count fragments that are dropped while learners wait for a batch, and end the run if there are too many."""
@@ -179,7 +201,7 @@ class DataQueue:
         chosen.sort(key=lambda fragment: (fragment.shard, fragment.number))
         batch = Batch(self.formed, chosen, now, self.clock)
         self.formed += 1
-        self._dropped_in_vain = None
+        self._dropped_in_vain, self._equal_in_vain = None, 0
         self._leave(chosen, now)
         return batch
 
@@ -258,5 +280,5 @@ class DataQueue:
         taken = {fragment.row for fragment in (*self._waiting, *self._rolling.values())}
         self._unused = max(taken, default=-1) + 1
         self._freed = [row for row in range(self._unused) if row not in taken]
-        self._dropped_in_vain = None
+        self._dropped_in_vain, self._equal_in_vain = None, 0
         self.admission.restore(state["admission"])

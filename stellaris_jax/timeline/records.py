@@ -79,6 +79,7 @@ class Fragment:
       attempts: attempts that died before this one.
       left: time at which it left the data queue, in seconds; 0 before that.
       samples: places that hold a sample, if durations follow episodes; 0 otherwise.
+      equal: whether each of its groups has equal returns, with `system.dynamic_sampling`; false otherwise.
     """
 
     shard: int
@@ -93,6 +94,7 @@ class Fragment:
     attempts: int = 0
     left: float = 0.0
     samples: int = 0
+    equal: bool = False
 
 
 class Segment(NamedTuple):
