@@ -75,15 +75,31 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", tes
     return Claim(claim, paper, ours, n, p, None, verdict, None, effect)
 
 
-def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
+def no_less(
+    claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "", test: Test = welch
+) -> Claim:
     """Claim that `a` is at least `b`, up to a margin.
 
     It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
     those of `more`, with the `margin` in units of the values.
     """
-    shown = more(claim, paper, a, b, unit)
-    shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
+    shown = more(claim, paper, a, b, unit, test)
+    shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit, test)
     return replace(shifted, ours=f"{shown.ours} (margin {significant(margin)}{unit})")
+
+
+def equal(
+    claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "", test: Test = welch
+) -> Claim:
+    """Claim that `a` and `b` differ by less than a margin.
+
+    It holds if the interval of the difference lies within the margin on both sides: two one-sided tests (TOST), each at
+    2.5 %. It is reversed if the interval lies beyond the margin on one side. Otherwise it is not shown: that is not the
+    same as equal. The arguments are those of `no_less`.
+    """
+    lower, higher = (a, b) if np.mean(np.asarray(a, float)) <= np.mean(np.asarray(b, float)) else (b, a)
+    shown, worst = more(claim, paper, a, b, unit, test), no_less(claim, paper, lower, higher, margin, unit, test)
+    return replace(worst, ours=f"{shown.ours} (margin {significant(margin)}{unit})", n=shown.n)
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:

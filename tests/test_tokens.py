@@ -23,6 +23,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("sort", {"length": 3}),
     ("maze", {"size": 3}),
     ("tail", {"tail": 0.5}),
+    ("tail", {"longest": 16}),
 ]
 
 

@@ -13,40 +13,77 @@ from stellaris_jax.execute.loading import load_config
 from studies import outcomes
 from studies.claims import Claim
 from studies.outcomes import DATA, DROPPED, POINTS, Key, Outcome
+from studies.study import Study
 from studies.tokens import figures
-from studies.tokens.cells import BATCHES, CLIP, LADDER, LEVELS, METHODS, NONE, Cell, places
+from studies.tokens.cells import (
+    CLIP,
+    GSPO,
+    LADDER,
+    METHOD,
+    METHODS,
+    NONE,
+    QUESTIONS,
+    SIGNALS,
+    Cell,
+    places,
+)
+from studies.tokens.collapse import separation
+from studies.tokens.published import PUBLISHED
 
 
 def planted(cell: Cell, seed: int) -> Outcome:
-    """GSPO is as good on old data as on fresh ones; others lose with lag, those without a correction most."""
+    """GSPO is as good on old data as on fresh ones; others lose with lag, those without a correction most.
+
+    Runs at a rate of 1e-3 collapse after half of them, and have had a high `kl` from the beginning. Dropped completions
+    took longer, and were right as often.
+    """
     best = 3e-4 if cell.level == 0 else 3e-5
     away = math.log10(float(cell.rate) / best) ** 2 / 4.0
-    lost = {NONE: 0.6, "GSPO": 0.0}.get(cell.method, 0.3) * math.log2(1 + cell.level) / 8.0
+    lost = {NONE: 0.6, GSPO: 0.0}.get(cell.method, 0.3) * math.log2(1 + cell.level) / 8.0
     share = max(0.0, 0.9 - away - lost + 0.01 * math.sin(7.0 * seed + len(cell.method)))
     curve = np.minimum(np.arange(POINTS + 1) / 4.0, 1.0) * share
-    if cell.method == NONE and cell.level == 256:
-        curve[-6:] = 0.0  # collapses at the end
-    data = (1.0,) * len((*DATA, *DROPPED))
-    signals = ((0.5,) * POINTS,) * len(cell.signals)
+    ends = cell.rate == "1e-3" or (cell.method == NONE and cell.level == 256)
+    if ends:
+        curve[-6:] = 0.0
+    told = {"fragments_dropped_slowness": 1.2 + 0.01 * (seed % 3), "fragments_dropped_return": 0.01 * (seed % 3 - 1)}
+    data = tuple(told.get(name, 1.0) for name in (*DATA, *DROPPED))
+    kl = 2.0 if ends else 1.0
+    signals = tuple((kl if name == "kl" else 0.5,) * POINTS for name in SIGNALS)
     return Outcome(cell, seed, tuple(curve), tuple(range(POINTS + 1)), 1.0, 0.0, data, "x", signals)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_cells_can_run(method: str) -> None:
-    configs = [load_config([*Cell("methods", "addition", method, level, "1e-4").variant.overrides]) for level in LEVELS]
-    assert {config.rounds for config in configs} == {BATCHES}
-    assert [config.system.data_admission_options["lag"] for config in configs] == list(LEVELS)
-    assert all(config.algorithm.advantage == "group" or config.algorithm.name in ("grpo", "gspo") for config in configs)
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.setattr(outcomes, "digest", lambda cell: "x")
+
+    def trained(keys: list[Key]) -> list[Outcome]:
+        return [planted(cell, seed) for cell, seed in keys]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(outcomes, "trained", trained)
+    return empty_study(tmp_path)
 
 
-def test_places_have_settings_of_their_own() -> None:
-    every = places("addition")
-    assert len({place._replace(rate="1e-4").variant.digest for place in every}) == len(METHODS) * len(LEVELS)
+def verdicts(claims: list[Claim] | None) -> dict[str, str]:
+    assert claims is not None
+    return {claim.claim.removesuffix(" (paired)"): claim.verdict for claim in claims}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_cells_can_run(question: str) -> None:
+    every = [place._replace(rate="1e-4") for place in places(question)]
+    configs = [load_config([*cell.variant.overrides]) for cell in every]
+    assert {config.rounds for config in configs} == {QUESTIONS[question].batches}
+    assert len({cell.variant.digest for cell in every}) == len(every), "places have settings of their own"
+    for cell, config in zip(every, configs, strict=True):
+        assert cell.level in config.system.data_admission_options.values()
+        assert config.algorithm.advantage == "group" or config.algorithm.name in ("grpo", "gspo")
 
 
 def test_outcomes_are_read_as_written(tmp_path: Path) -> None:
-    cell = Cell("methods", "addition", CLIP, 8, "1e-4")
-    ends = [round(point * BATCHES / POINTS) for point in range(POINTS + 1)]
+    cell = Cell(METHOD, "addition", CLIP, 8, "1e-4")
+    batches = QUESTIONS[METHOD].batches
+    ends = [round(point * batches / POINTS) for point in range(POINTS + 1)]
+    rows = range(1, batches + 1)
     records = [
         {
             "fragments_dropped": 0,
@@ -55,7 +92,7 @@ def test_outcomes_are_read_as_written(tmp_path: Path) -> None:
             "entropy": float(row),
             "kl": None,
         }
-        for row in range(1, BATCHES + 1)
+        for row in rows
     ]
     known = outcomes.outcome(cell, 3, records, np.linspace(0.25, 0.75, POINTS + 1).tolist(), ends)
     assert known.signal("entropy")[[0, 1]].tolist() == [10.5, 30.5] and np.isnan(known.signal("kl")).all()
@@ -66,24 +103,68 @@ def test_outcomes_are_read_as_written(tmp_path: Path) -> None:
     assert read.config == known.config and read.seconds == pytest.approx(known.seconds)
 
 
-def test_claims_of_planted_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "digest", lambda cell: "x")
-
-    def trained(keys: list[Key]) -> list[Outcome]:
-        return [planted(cell, seed) for cell, seed in keys]  # type: ignore[arg-type]
-
-    monkeypatch.setattr(outcomes, "trained", trained)
-    study = empty_study(tmp_path)
-    claims: list[Claim] | None = figures.methods(study)
-    assert claims is not None
-    verdicts = {claim.claim.removesuffix(" (paired)").partition(": ")[2]: claim.verdict for claim in claims}
+def test_claims_of_methods(study: Study) -> None:
+    claims = figures.methods(study)
+    found = {text.partition(": ")[2]: verdict for text, verdict in verdicts(claims).items()}
     fresh = "learns more from fresh completions than from those 64 updates old"
-    assert verdicts[f"{CLIP} {fresh}"] == "holds" and verdicts[f"GSPO {fresh}"] == "not shown"
-    of_old = [claim for claim in claims if "64 updates old: GSPO learns more than" in claim.claim]
+    assert found[f"{CLIP} {fresh}"] == "holds" and found[f"{GSPO} {fresh}"] == "not shown"
+    assert claims is not None
+    of_old = [claim for claim in claims if f"64 updates old: {GSPO} learns more than" in claim.claim]
     assert len(of_old) == 2 and {claim.verdict for claim in of_old} == {"holds"}
     rows = (study.results / "figure_methods.csv").read_text().splitlines()
-    assert len(rows) == 1 + len(METHODS) * len(LEVELS) and study.picture("methods").is_file()
+    assert len(rows) == 1 + len(places(METHOD)) and study.picture("methods").is_file()
     cells = {tuple(row.split(",")[1:4]): row.split(",") for row in rows[1:]}
     assert cells[CLIP, "0", "3e-4"] and cells[CLIP, "64", "3e-5"], "the best learning rates are found"
     assert cells[NONE, "256", "3e-5"][-1] == "8" and cells[CLIP, "256", "3e-5"][-1] == "0"
-    assert "3e-4" in LADDER
+    assert "3e-4" in LADDER and len(METHODS) == 12
+
+
+def test_claims_of_asynchrony(study: Study) -> None:
+    found = verdicts(figures.admission(study))
+    slow = "tail, bound of 1 batches: dropped completions take longer than used ones, as a share of all"
+    right = "tail, bound of 1 batches: dropped completions are right more often than used ones"
+    assert found[slow] == "holds" and found[right] == "not shown"
+    assert "holds" in {verdict for text, verdict in found.items() if "as much as dropping" in text}
+    assert set(verdicts(figures.flight(study)).values()) <= {"holds", "not shown", "reversed"}
+    assert len(verdicts(figures.mismatch(study))) == 2 * (4 * 2 + 2 * 3)
+    assert {text.partition(":")[0].partition(",")[0] for text in verdicts(figures.tasks(study))} == {
+        "sort",
+        "countdown",
+    }
+    for figure in ("admission", "flight", "mismatch", "tasks"):
+        assert study.picture(figure).is_file() and (study.results / f"figure_{figure}.csv").is_file()
+
+
+def test_what_announces_a_collapse(study: Study) -> None:
+    found = verdicts(figures.announced(study))
+    assert found["after a quarter of a run, a high kl announces a later collapse (area under the ROC curve)"] == "holds"
+    assert found["after half of a run, a low ess announces a later collapse (area under the ROC curve)"] == "reversed"
+
+
+def test_separation_has_an_interval_over_places() -> None:
+    random = np.random.default_rng(0)
+    places = np.repeat(np.arange(40), 4)
+    events = random.random(160) < 0.3
+    told = separation(events + 0.1 * random.random(160), events, list(places))
+    assert told.area == told.low == told.high == 1.0
+    noise = separation(random.random(160), events, list(places))
+    assert noise.low < 0.5 < noise.high and noise.low < noise.area < noise.high
+
+
+def test_published_claims(study: Study) -> None:
+    found = verdicts(figures.claimed(study))
+    assert len(found) == len(PUBLISHED) + 4
+    assert found["8 updates old, A-3PO learns as much as decoupled PPO"] == "holds"
+    assert found["decoupled PPO learns as much from completions 8 updates old as from fresh ones"] == "reversed"
+    assert found["8 updates old, GSPO learns more than GRPO"] == "holds"
+    rate = "the best learning rate is lower on completions 64 updates old than on fresh ones"
+    assert found[f"{rate}, in powers of ten, over methods"] in ("holds", "not shown")
+
+
+def test_claims_of_scale(study: Study) -> None:
+    found = verdicts(figures.FIGURES["scale"](study))
+    assert len(found) == 3 * (2 + 3)
+    assert found["5M parameters, over all rates, 64 updates old: GSPO learns more than PPO clip"] in (
+        "holds",
+        "not shown",
+    )

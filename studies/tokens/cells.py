@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
 from studies import outcomes
 from studies.training import Variant
 
-STEPS = {"addition": 4}
-"""Tokens of the longest completion, by task."""
-LEVELS = (0, 8, 64, 256)
-"""Data lags in batches, each of one update."""
-BATCHES = 400
-"""Updates of a run."""
-COMPLETIONS = 256
-"""Completions of a batch: 32 prompts, 8 of each."""
+
+class Task(NamedTuple):
+    """Task of the study.
+
+    Attributes:
+      overrides: its environment, and what differs from the environment's own settings.
+      tokens: tokens of the longest completion.
+      completions: completions of a batch, in groups of 8.
+    """
+
+    overrides: tuple[str, ...]
+    tokens: int
+    completions: int = 256
+
+
+ADDITION, SORT, COUNTDOWN, TAIL = "addition", "sort", "countdown", "tail"
+TASKS = {
+    ADDITION: Task(("env=tokens/addition",), 4),
+    SORT: Task(("env=tokens/sort",), 7),
+    COUNTDOWN: Task(("env=tokens/countdown",), 6),
+    TAIL: Task(
+        ("env=tokens/tail", "env.kwargs.longest=32", "env.kwargs.slack=0.25", "algorithm.rollout_length=32",
+         "warm_start.updates=300", "warm_start.errors=0.7"),
+        tokens=32, completions=128,
+    ),
+}  # fmt: skip
 
 LADDER = ("1e-6", "3e-6", "1e-5", "3e-5", "1e-4", "3e-4", "1e-3", "3e-3", "1e-2")
 """Learning rates, half-decades."""
@@ -23,29 +44,97 @@ TUNING, JUDGING = range(2), range(8, 16)
 
 _RELATIVE = ("algorithm.advantage=group", "algorithm.epochs=1", "algorithm.gamma=1", "algorithm.gae_lambda=1",
              "algorithm.entropy_coefficient=0", "algorithm.max_grad_norm=1")  # fmt: skip
-NONE, CLIP = "no correction", "PPO clip"
+NONE, CLIP, DAPO, GSPO, CISPO, TIS = "no correction", "PPO clip", "DAPO", "GSPO", "CISPO", "TIS"
+ICEPOP, M2PO, DECOUPLED, A3PO, DPPO, VCPO = "IcePop", "M2PO", "decoupled", "A-3PO", "DPPO-TV", "VCPO"
 METHODS: dict[str, tuple[str, ...]] = {
     NONE: ("algorithm=tis", *_RELATIVE, "algorithm.options.weight_low=1", "algorithm.options.weight_cap=1"),
     CLIP: ("algorithm=grpo",),
-    "DAPO": ("algorithm=grpo", "algorithm.options.clip_high=0.28"),
-    "GSPO": ("algorithm=gspo",),
-    "CISPO": ("algorithm=cispo", *_RELATIVE),
-    "TIS": ("algorithm=tis", *_RELATIVE),
-    "IcePop": ("algorithm=importance", *_RELATIVE, "algorithm.masks=[icepop]"),
-    "M2PO": ("algorithm=importance", *_RELATIVE, "algorithm.masks=[m2po]"),
-    "decoupled": ("algorithm=decoupled", *_RELATIVE),
-    "A-3PO": ("algorithm=a3po", *_RELATIVE),
-    "DPPO-TV": ("algorithm=importance", *_RELATIVE, "algorithm.masks=[dppo]"),
-    "VCPO": ("algorithm=importance", *_RELATIVE, "system.corrections=[ess]"),
+    DAPO: ("algorithm=grpo", "algorithm.options.clip_high=0.28"),
+    GSPO: ("algorithm=gspo",),
+    CISPO: ("algorithm=cispo", *_RELATIVE),
+    TIS: ("algorithm=tis", *_RELATIVE),
+    ICEPOP: ("algorithm=importance", *_RELATIVE, "algorithm.masks=[icepop]"),
+    M2PO: ("algorithm=importance", *_RELATIVE, "algorithm.masks=[m2po]"),
+    DECOUPLED: ("algorithm=decoupled", *_RELATIVE),
+    A3PO: ("algorithm=a3po", *_RELATIVE),
+    DPPO: ("algorithm=importance", *_RELATIVE, "algorithm.masks=[dppo]"),
+    VCPO: ("algorithm=importance", *_RELATIVE, "system.corrections=[ess]"),
 }
 """Settings of the methods that are compared, by name."""
+LEVELS = (0, 8, 64, 256)
+"""Data lags in batches, each of one update."""
 
 SIGNALS = ("entropy", "kl", "ess", "tv", "m2", "grad_norm", "update_cosine", "clip_fraction", "equal_groups")
 """Records that may announce a collapse."""
 
 
+class Question(NamedTuple):
+    """What is varied besides method and learning rate.
+
+    Attributes:
+      tasks: tasks that it is asked for.
+      batches: batches of a run, each of one update.
+      methods: methods that are compared.
+      levels: levels that are compared.
+      variants: further settings by name; a cell's method ends with a comma and the name, unless it is empty.
+      settings: settings of a level.
+    """
+
+    tasks: tuple[str, ...]
+    batches: int
+    methods: tuple[str, ...]
+    levels: tuple[int, ...]
+    variants: Mapping[str, tuple[str, ...]]
+    settings: Callable[[int], tuple[str, ...]]
+
+
+def _late(lag: int) -> tuple[str, ...]:
+    """Data exactly so many batches late."""
+    options = ("system.data_admission=fixed", f"system.data_admission_options.lag={lag}")
+    return ("system.actors=independent", "system.actor_shards=1", *options)
+
+
+def _ahead(eta: int) -> tuple[str, ...]:
+    """Actors at most so many batches ahead, eight shards of uneven speed."""
+    options = ("system.data_admission=ready_first", f"system.data_admission_options.eta={eta}")
+    pace = ("delays.learner.seconds=8", "platform.cache=0.03")
+    return ("system.actors=independent", "system.actor_shards=8", "delays=lognormal", *pace, *options)
+
+
+def _bounded(bound: int) -> tuple[str, ...]:
+    """Data at most so many batches late; a shard is a group, and takes as long as its longest completion."""
+    options = ("system.data_admission=bounded", f"system.data_admission_options.bound={bound}")
+    pace = ("system.actor_shards=16", "delays.by=episodes", "delays.learner.seconds=2")
+    return ("system.actors=independent", *pace, *options)
+
+
+IN_FLIGHT, WHOLE, WAIT, DROP = "in flight", "whole", "wait", "drop"
+SIZES = {
+    "50k": ("network.options.layers=1", "network.options.width=64"),
+    "500k": ("network.options.layers=2", "network.options.width=144"),
+    "5M": ("network.options.layers=4", "network.options.width=320"),
+}
+"""Transformers by their approximate number of parameters."""
+PRECISIONS = {name: (f"system.actor_precision={name}",) for name in ("bfloat16", "int8")}
+METHOD, MISMATCH, OTHERS, FLIGHT, ADMISSION, SCALE = "methods", "mismatch", "tasks", "in flight", "admission", "scale"
+QUESTIONS = {
+    METHOD: Question((ADDITION,), 400, tuple(METHODS), LEVELS, {"": ()}, _late),
+    MISMATCH: Question((ADDITION,), 400, (NONE, CLIP, TIS, ICEPOP), (0, 8), PRECISIONS, _late),
+    OTHERS: Question((SORT, COUNTDOWN), 400, (NONE, CLIP, GSPO, TIS, M2PO, DECOUPLED), (0, 64), {"": ()}, _late),
+    FLIGHT: Question(
+        (TAIL,), 100, (CLIP,), (1, 4), {WHOLE: ("system.sync_steps=0",), IN_FLIGHT: ("system.sync_steps=4",)}, _ahead
+    ),
+    ADMISSION: Question(
+        (TAIL,), 100, (CLIP,), (1, 2),
+        {WAIT: ("system.data_admission_options.by=wait",), DROP: ("system.data_admission_options.by=drop",)}, _bounded,
+    ),
+    SCALE: Question((ADDITION,), 200, (CLIP, GSPO), (0, 8, 64), SIZES, _late),
+}  # fmt: skip
+
+
 class Cell(outcomes.Cell):
-    """Setting that is trained: its level is a data lag in batches, its method a key of `METHODS`."""
+    """Setting that is trained: its question is one of `QUESTIONS`, its method one of `METHODS`, with a comma and the
+    name of the question's variant unless that is empty; its level is a lag or a bound in batches."""
 
     __slots__ = ()
 
@@ -63,14 +152,15 @@ class Cell(outcomes.Cell):
 
     @property
     def variant(self) -> Variant:
+        task, question = TASKS[self.task], QUESTIONS[self.question]
+        method, _, name = self.method.partition(", ")
         overrides = (
-            f"env=tokens/{self.task}",
-            *METHODS[self.method],
-            "system=allreduce", "system.learners=1", "system.actors=independent", "system.actor_shards=1",
-            "system.data_admission=fixed", f"system.data_admission_options.lag={self.level}",
-            f"env.num_envs={COMPLETIONS}", "algorithm.minibatches=1",
+            *task.overrides,
+            *METHODS[method],
+            "system=allreduce", "system.learners=1", *question.settings(self.level), *question.variants[name],
+            f"env.num_envs={task.completions}", "algorithm.minibatches=1",
             f"algorithm.learning_rate={self.rate}", "algorithm.anneal=false",
-            f"total_steps={BATCHES * COMPLETIONS * STEPS[self.task]}",
+            f"total_steps={question.batches * task.completions * task.tokens}",
             "evaluation.points=0", "evaluation.greedy=false", "run.loggers=[]",
         )  # fmt: skip
         return Variant("/".join(map(str, self)), overrides)
@@ -79,6 +169,8 @@ class Cell(outcomes.Cell):
         return value
 
 
-def places(task: str) -> list[Cell]:
-    """Places of all methods and lags."""
-    return [Cell("methods", task, method, level, "") for method in METHODS for level in LEVELS]
+def places(question: str) -> list[Cell]:
+    """Places of a question: all of its tasks, methods, variants and levels."""
+    about = QUESTIONS[question]
+    names = [f"{method}, {name}" if name else method for method in about.methods for name in about.variants]
+    return [Cell(question, task, name, level, "") for task in about.tasks for name in names for level in about.levels]

@@ -1,75 +1,155 @@
-"""Figure of the study and its claims: `scripts/reproduce.py tokens`."""
+"""Figures of the study and their claims: `scripts/reproduce.py tokens`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from stellaris_jax.base.statistics import mean_ci95, paired
-from studies import panels
-from studies.choices import Chosen, Measure, area, final, values
-from studies.claims import Claim, more
+from stellaris_jax.base.statistics import paired
+from studies.choices import area, values
+from studies.claims import Claim, equal, more
 from studies.outcomes import Outcome
 from studies.study import Figure, Study
-from studies.tokens.cells import CLIP, JUDGING, LADDER, LEVELS, METHODS, NONE, RATES, STEPS, TUNING, places
+from studies.tokens import collapse, published, scale
+from studies.tokens.cells import (
+    ADMISSION,
+    CLIP,
+    DROP,
+    FLIGHT,
+    IN_FLIGHT,
+    METHOD,
+    MISMATCH,
+    NONE,
+    OTHERS,
+    PRECISIONS,
+    QUESTIONS,
+    TASKS,
+    WAIT,
+    WHOLE,
+)
+from studies.tokens.judged import Judged
+from studies.tokens.measures import MARGIN
 
-ENVS = tuple(STEPS)
-COLUMNS: dict[str, Measure] = {"area": area, "final": final, "fall": lambda run: fall(run)}
-HEADER = ("env", "method", "lag", "rate", *(f"{name}{end}" for name in COLUMNS for end in ("", "_ci95")), "collapsed")
-COLLAPSED = 0.5
-"""Share of the best evaluation that a collapsed run ends below."""
-
-
-def fall(run: Outcome) -> float:
-    """Loss from the best evaluation to the end, in shares of right completions."""
-    return max(run.returns) - run.final
-
-
-def collapsed(runs: Sequence[Outcome]) -> int:
-    """Number of runs that end below `COLLAPSED` of their best evaluation."""
-    return sum(run.final < COLLAPSED * max(run.returns) for run in runs)
+ENVS = tuple(TASKS)
+AGE = "updates that completions are old"
 
 
 def methods(study: Study) -> list[Claim] | None:
     """Corrections on completions of exactly so many updates ago, each at its best learning rate."""
-    claims: list[Claim] = []
-    rows: list[list[Any]] = []
-    curves: dict[str, dict[str, panels.Points]] = {}
-    for task in (tasks := [name for name in ENVS if name in (study.envs or ENVS)]):
-        judged = Chosen(study, RATES, LADDER, TUNING, JUDGING).outcomes(places(task))
-        at = {(cell.method, cell.level): runs for cell, runs in judged.items()}
-        for half in range(2):
-            names = list(METHODS)[half::2]
-            curves[f"{task}, {half + 1} of 2"] = {
-                name: panels.intervals([values(at[name, level], final) for level in LEVELS]) for name in names
-            }
-        rows += [_row(runs) for runs in judged.values()]
-        claims += [
-            _more(f"{task}: {method} learns more from fresh completions than from those {level} updates old",
-                  at[method, 0], at[method, level])
-            for method in METHODS for level in LEVELS[1:]
-        ]  # fmt: skip
-        claims += [
-            _more(f"{task}, {level} updates old: {method} learns more than {other}",
-                  at[method, level], at[other, level])
-            for other in (NONE, CLIP) for method in METHODS if method not in (NONE, other) for level in LEVELS[1:]
-        ]  # fmt: skip
-    if not tasks:
+    return _compared(study, METHOD, "methods", "Share of right completions at the end, each method at its best rate")
+
+
+def tasks(study: Study) -> list[Claim] | None:
+    """The same on two other tasks: letters in order, and numbers from given ones."""
+    return _compared(study, OTHERS, "tasks", "Other tasks: share of right completions at the end")
+
+
+def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
+    """Claims on each method by level, and beside no correction and PPO's clip."""
+    judged = Judged(study, question)
+    if not judged.tasks:
         return None
-    study.table("methods", HEADER, rows)
-    title = "Share of right completions at the end, each method at its best learning rate"
-    ticks = {key: [str(level) for level in LEVELS] for key in curves}
-    panels.panels(curves, ticks, "updates that completions are old", "share right", study.picture("methods"), title)
+    names, late = QUESTIONS[question].methods, QUESTIONS[question].levels[1:]
+    claims: list[Claim] = []
+    for task in judged.tasks:
+        at = {(name, level): judged.at(question, task, name, level) for name in names for level in (0, *late)}
+        claims += [
+            _more(f"{task}: {name} learns more from fresh completions than from those {level} updates old",
+                  at[name, 0], at[name, level])
+            for name in names for level in late
+        ]  # fmt: skip
+        claims += [
+            _more(f"{task}, {level} updates old: {name} learns more than {other}", at[name, level], at[other, level])
+            for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
+        ]  # fmt: skip
+    judged.table(study, figure, question)
+    judged.draw(study, figure, question, AGE, title)
     return claims
 
 
-def _row(runs: Sequence[Outcome]) -> list[Any]:
-    numbers = [number for measure in COLUMNS.values() for number in mean_ci95(values(runs, measure))]
-    cell = runs[0].cell
-    texts = [f"{number:.4g}" if np.isfinite(number) else "" for number in numbers]
-    return [cell.task, cell.method, cell.level, cell.rate, *texts, collapsed(runs)]
+def mismatch(study: Study) -> list[Claim] | None:
+    """Actors that compute with rounded weights, beside those that compute as learners do."""
+    judged = Judged(study, METHOD, MISMATCH)
+    if not judged.tasks:
+        return None
+    (task,), claims = judged.tasks, []
+    for level in QUESTIONS[MISMATCH].levels:
+        for name in QUESTIONS[MISMATCH].methods:
+            exact = judged.at(METHOD, task, name, level)
+            claims += [
+                _more(f"{task}, {level} updates old: {name} learns more without a mismatch than with {kind} actors",
+                      exact, judged.at(MISMATCH, task, f"{name}, {kind}", level))
+                for kind in PRECISIONS
+            ]  # fmt: skip
+        claims += [
+            _more(f"{task}, {level} updates old, {kind} actors: {name} learns more than {NONE}",
+                  *(judged.at(MISMATCH, task, f"{one}, {kind}", level) for one in (name, NONE)))
+            for kind in PRECISIONS for name in QUESTIONS[MISMATCH].methods if name != NONE
+        ]  # fmt: skip
+    judged.table(study, "mismatch", MISMATCH)
+    judged.draw(study, "mismatch", MISMATCH, AGE, "Actors with rounded weights: share of right completions at the end")
+    return claims
+
+
+def flight(study: Study) -> list[Claim] | None:
+    """Weights that change within a completion, beside completions of one policy each."""
+    judged = Judged(study, FLIGHT)
+    if not judged.tasks:
+        return None
+    (task,), claims = judged.tasks, []
+    for level in QUESTIONS[FLIGHT].levels:
+        ours, theirs = (judged.at(FLIGHT, task, f"{CLIP}, {name}", level) for name in (IN_FLIGHT, WHOLE))
+        end = min(run.seconds[-1] for run in [*ours, *theirs])
+        where = f"{task}, at most {level} batches ahead: in-flight updates"
+        claims += [
+            _more(f"{where} learn more than whole completions, per update", ours, theirs),
+            more(f"{where} learn more than whole completions in as many seconds (paired)", "–",
+                 [run.area_until(end) for run in ours], [run.area_until(end) for run in theirs], test=paired),
+        ]  # fmt: skip
+    judged.table(study, "flight", FLIGHT)
+    judged.draw(study, "flight", FLIGHT, "batches that actors may be ahead", "In-flight updates and whole completions")
+    return claims
+
+
+def admission(study: Study) -> list[Claim] | None:
+    """Completions that are too old are dropped, or waited for, where long completions are right more often."""
+    judged = Judged(study, ADMISSION)
+    if not judged.tasks:
+        return None
+    (task,), claims = judged.tasks, []
+    for level in QUESTIONS[ADMISSION].levels:
+        wait, drop = (judged.at(ADMISSION, task, f"{CLIP}, {name}", level) for name in (WAIT, DROP))
+        where = f"{task}, bound of {level} batches"
+        kept = [run.datum("fragments_dropped_slowness") for run in drop]
+        claims += [
+            more(f"{where}: dropped completions take longer than used ones, as a share of all (paired)", "–", kept,
+                 np.ones(len(kept)), test=paired),
+            more(f"{where}: dropped completions are right more often than used ones (paired)", "–",
+                 [run.datum("fragments_dropped_return") for run in drop], np.zeros(len(kept)), test=paired),
+            _more(f"{where}: waiting learns more than dropping, per update", wait, drop),
+            equal(f"{where}: waiting learns as much as dropping, per update (paired)", "–", values(wait, area),
+                  values(drop, area), MARGIN, test=paired),
+        ]  # fmt: skip
+    judged.table(study, "admission", ADMISSION)
+    judged.draw(
+        study, "admission", ADMISSION, "bound in batches", "Completions that are too old: waited for, or dropped"
+    )
+    return claims
+
+
+def announced(study: Study) -> list[Claim] | None:
+    """Records that announce a collapse, over all runs of all learning rates."""
+    judged = Judged(study, METHOD)
+    runs = [run for seeds in judged.tuning.values() for run in seeds]
+    return collapse.claims(study, runs) if runs else None
+
+
+def claimed(study: Study) -> list[Claim] | None:
+    """Published claims on a small scale, each as close to its source as these tasks allow."""
+    judged = Judged(study, METHOD, MISMATCH, FLIGHT, ADMISSION)
+    complete = study.envs is None
+    return published.claims(study, judged) if complete else None
 
 
 def _more(text: str, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Claim:
@@ -77,4 +157,13 @@ def _more(text: str, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Clai
     return more(f"{text} (paired)", "–", values(ours, area), values(theirs, area), test=paired)
 
 
-FIGURES: dict[str, Figure] = {"methods": methods}
+FIGURES: dict[str, Figure] = {
+    "methods": methods,
+    "collapse": announced,
+    "flight": flight,
+    "admission": admission,
+    "mismatch": mismatch,
+    "tasks": tasks,
+    "published": claimed,
+    "scale": scale.scale,
+}

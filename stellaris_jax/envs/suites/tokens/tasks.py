@@ -172,21 +172,21 @@ class Countdown(TokenTask):
 
 
 class Tail(TokenTask):
-    """A line of so many letters: `c012=` has twelve times c, then `END`. Lengths have a heavy tail, from 4 to 127.
+    """A line of so many letters: `c012=` has twelve times c, then `END`. Lengths have a heavy tail, from 4 letters.
 
     A share `slack` of the length is tolerated. So with slack, long completions are right more often.
     """
 
     name = "tokens/tail"
     characters = "0123456789abcd="
-    prompt_length, longest = 5, 128
+    prompt_length = 5
 
-    def __init__(self, slack: float = 0.0, tail: float = 1.0):
+    def __init__(self, slack: float = 0.0, tail: float = 1.0, longest: int = 128):
         if not 0.0 <= slack < 1.0:
             raise ConfigError(f"env.kwargs.slack={slack} must be at least 0 and below 1.")
         if not tail > 0.0:
             raise ConfigError(f"env.kwargs.tail={tail} must be above 0.")
-        self.slack, self.tail = slack, tail
+        self.slack, self.tail, self.longest = slack, tail, _limited("longest", longest, 8, 1000)
 
     def prompt(self, key: Array) -> Array:
         letters, lengths = (jax.random.fold_in(key, i) for i in range(2))

@@ -1,0 +1,107 @@
+"""Which record announces a collapse: how well it separates runs that will collapse from those that will not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from studies import panels
+from studies.claims import Claim, fact
+from studies.outcomes import POINTS, Outcome
+from studies.study import Study
+from studies.tokens.measures import COLLAPSED, collapses
+
+DIRECTIONS = {
+    "entropy": ("low", "–"),
+    "kl": ("high", "–"),
+    "ess": ("low", "VCPO"),
+    "tv": ("high", "–"),
+    "m2": ("high", "M2PO"),
+    "grad_norm": ("high", "–"),
+    "update_cosine": ("high", "GAC"),
+    "clip_fraction": ("high", "–"),
+    "equal_groups": ("high", "–"),
+}
+"""Side on which a record is said to announce a collapse, and who names it; written down beforehand."""
+MOMENTS = {"a quarter": POINTS // 4, "half": POINTS // 2}
+"""Evaluations after which the records are read, by the share of the run."""
+DRAWS = 2000
+
+
+class Separation(NamedTuple):
+    """Probability that a record is further on its side in a run that collapses later than in one that does not.
+
+    Attributes:
+      area: this probability, the area under the ROC curve; 0.5 tells nothing.
+      low: lower end of its 95 % interval, by bootstrap over places, all runs of which are drawn together.
+      high: its upper end.
+    """
+
+    area: float
+    low: float
+    high: float
+
+
+def area_under_curve(values: np.ndarray, events: np.ndarray) -> float:
+    """Probability that a value with an event exceeds one without, ties counted half; NaN without both kinds.
+
+    >>> area_under_curve(np.array([1.0, 2.0, 3.0, 3.0]), np.array([False, False, True, False]))
+    0.8333333333333334
+    """
+    with_event = int(events.sum())
+    if not 0 < with_event < len(events):
+        return float("nan")
+    ranks = float(rankdata(values)[events].sum()) - with_event * (with_event + 1) / 2.0
+    return ranks / (with_event * (len(events) - with_event))
+
+
+def separation(values: np.ndarray, events: np.ndarray, places: Sequence[object]) -> Separation:
+    """Separation of runs by a record.
+
+    Args:
+      values: the record, so that high values announce, `[runs]`.
+      events: whether a run collapses later, `[runs]`.
+      places: place of each run.
+    """
+    groups = [np.flatnonzero([place == other for other in places]) for place in dict.fromkeys(places)]
+    random = np.random.default_rng(0)
+    drawn = []
+    for _ in range(DRAWS):
+        rows = np.concatenate([groups[number] for number in random.integers(len(groups), size=len(groups))])
+        drawn.append(area_under_curve(values[rows], events[rows]))
+    known = np.array(drawn)[np.isfinite(drawn)]
+    low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (np.nan, np.nan)
+    return Separation(area_under_curve(values, events), float(low), float(high))
+
+
+def healthy(run: Outcome, moment: int) -> bool:
+    """Whether a run has not collapsed up to an evaluation."""
+    return run.returns[moment] >= COLLAPSED * max(run.returns[: moment + 1])
+
+
+def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
+    """Claims that a record announces a collapse; also writes the table and the picture."""
+    made, rows = [], []
+    curves: dict[str, list[tuple[float, float, float]]] = {}
+    for words, moment in MOMENTS.items():
+        left = [run for run in runs if healthy(run, moment)]
+        events = np.array([collapses(run) for run in left])
+        for name, (side, source) in DIRECTIONS.items():
+            read = np.array([run.signal(name)[moment - 1] for run in left])
+            read = np.where(np.isfinite(read), read, np.inf if side == "high" else -np.inf)  # NaN is a bad sign, too
+            found = separation(read if side == "high" else -read, events, [run.cell.place for run in left])
+            rows.append([words, name, side, *(f"{value:.4g}" for value in found), int(events.sum()), len(left)])
+            curves.setdefault(f"after {words} of the run", []).append(found)
+            numbers = f"{found.area:.2f} ({found.low:.2f} to {found.high:.2f}); {events.sum()} of {len(left)} collapse"
+            text = f"after {words} of a run, a {side} {name} announces a later collapse (area under the ROC curve)"
+            made.append(fact(text, source, numbers, found.low > 0.5))
+    header = ("moment", "record", "side", "area", "low", "high", "collapse", "runs")
+    study.table("collapse", header, rows)
+    ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in DIRECTIONS.items()]}
+    title = "How well a record announces a later collapse"
+    panels.panels({"addition": curves}, ticks, "record, and its side", "area under the ROC curve",
+                  study.picture("collapse"), title, joined=False)  # fmt: skip
+    return made

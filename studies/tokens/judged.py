@@ -1,0 +1,72 @@
+"""Outcomes of questions on the judging seeds, with their tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.base.statistics import mean_ci95
+from studies import panels
+from studies.choices import Chosen, Measure, area, final, values
+from studies.outcomes import Outcome
+from studies.study import Study
+from studies.tokens.cells import JUDGING, LADDER, RATES, TUNING, Cell, places
+from studies.tokens.measures import collapsed, fall, seconds_to
+
+COLUMNS: dict[str, Measure] = {"area": area, "final": final, "fall": fall, "seconds_to_90": seconds_to(0.9)}
+HEADER = ("env", "method", "lag", "rate", *(f"{name}{end}" for name in COLUMNS for end in ("", "_ci95")), "collapsed")
+
+
+class Judged:
+    """Outcomes of questions on the judging seeds, each place at its best learning rate.
+
+    Args:
+      study: directories of the outcomes.
+      questions: the questions.
+    """
+
+    def __init__(self, study: Study, *questions: str):
+        wanted = [place for question in questions for place in places(question)]
+        chosen = Chosen(study, RATES, LADDER, TUNING, JUDGING)
+        self.runs = chosen.outcomes([place for place in wanted if study.envs is None or place.task in study.envs])
+        self.tuning = chosen.tuning
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks that are asked for."""
+        return list(dict.fromkeys(cell.task for cell in self.runs))
+
+    def at(self, question: str, task: str, method: str, level: int) -> list[Outcome]:
+        """Outcomes of a place, of its best learning rate."""
+        return self.runs[Cell(question, task, method, level, "")]
+
+    def table(self, study: Study, figure: str, question: str) -> None:
+        """Write the table of a question's places."""
+        study.table(figure, HEADER, [_row(runs) for cell, runs in self.runs.items() if cell.question == question])
+
+    def draw(self, study: Study, figure: str, question: str, axis: str, title: str) -> None:
+        """Draw a question's shares of right completions by level, a panel for each task of at most six methods."""
+        curves: dict[str, dict[str, panels.Points]] = {}
+        ticks: dict[str, list[str]] = {}
+        for task in self.tasks:
+            cells = [cell for cell in self.runs if (cell.question, cell.task) == (question, task)]
+            names = list(dict.fromkeys(cell.method for cell in cells))
+            levels = list(dict.fromkeys(cell.level for cell in cells))
+            parts = [names[begin :: -(-len(names) // 6)] for begin in range(-(-len(names) // 6))]
+            for number, part in enumerate(parts, 1):
+                panel = task if len(parts) == 1 else f"{task}, {number} of {len(parts)}"
+                curves[panel] = {
+                    name: panels.intervals([values(self.at(question, task, name, level), final) for level in levels])
+                    for name in part
+                }
+                ticks[panel] = [str(level) for level in levels]
+        panels.panels(curves, ticks, axis, "share right", study.picture(figure), title)
+
+
+def _row(runs: Sequence[Outcome]) -> list[Any]:
+    numbers = [number for measure in COLUMNS.values() for number in mean_ci95(values(runs, measure))]
+    cell = runs[0].cell
+    texts = [f"{number:.4g}" if np.isfinite(number) else "" for number in numbers]
+    return [cell.task, cell.method, cell.level, cell.rate, *texts, collapsed(runs)]
