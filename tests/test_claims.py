@@ -15,9 +15,9 @@ from study_helpers import made_up
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.base.errors import RunError
-from stellaris_jax.base.statistics import welch
+from stellaris_jax.base.statistics import paired, welch
 from stellaris_jax.envs.registry import register
-from studies.claims import HOLDS, OPEN, corrected, fact, less, more, no_less, read_claims, write_claims
+from studies.claims import HOLDS, OPEN, corrected, equal, fact, less, more, no_less, read_claims, write_claims
 from studies.history import History, alike
 from studies.pictures import WIDEST, claims_overview
 from studies.stellaris.study import RATES, tuned
@@ -170,6 +170,22 @@ def test_the_age_of_data_is_that_of_seeds_that_have_data() -> None:
     alone = [record for record in records if min(record["per_seed"]["actors"]) == 0]
     assert len(alone) > 2
     assert [record["actor_staleness"] for record in records] == [0.0] + [4.0] * (len(records) - 1)
+
+
+def test_equal_is_shown_within_a_margin_only() -> None:
+    a = np.array([1.00, 1.02, 0.98, 1.01, 0.99])
+    wide = np.array([0.2, 1.8, 0.6, 1.5, 0.9])
+    for near in (a + 0.01, a - 0.01):
+        assert equal("", "", a, near, 0.1).verdict == equal("", "", near, a, 0.1).verdict == "holds"
+    for far in (a + 0.5, a - 0.5):
+        assert equal("", "", a, far, 0.1).verdict == "reversed"
+    assert equal("", "", a, wide, 0.1).verdict == "not shown", "nothing is shown by noise"
+    # Two one-sided tests: the 95 % interval must lie within the margin on both sides.
+    difference, half, _ = welch(a + 0.05, a)
+    for margin, verdict in ((difference + half + 1e-6, "holds"), (difference + half - 1e-6, "not shown")):
+        claim = equal("", "", a + 0.05, a, margin)
+        assert claim.verdict == verdict and "margin" in claim.ours and "+0.0500" in claim.ours
+    assert equal("", "", np.add(a, [0.3, 0.31, 0.29, 0.3, 0.32]), a, 0.1, test=paired).verdict == "reversed"
 
 
 def test_no_less_up_to_a_margin() -> None:

@@ -88,14 +88,14 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for words, moment in MOMENTS.items():
         left = [run for run in runs if healthy(run, moment)]
-        events = np.array([collapses(run) for run in left])
-        for name, (side, source) in DIRECTIONS.items():
-            read = np.array([run.signal(name)[moment - 1] for run in left])
-            read = np.where(np.isfinite(read), read, np.inf if side == "high" else -np.inf)  # NaN is a bad sign, too
-            found = separation(read if side == "high" else -read, events, [run.cell.place for run in left])
-            rows.append([words, name, side, *(f"{value:.4g}" for value in found), int(events.sum()), len(left)])
+        for name, (side, source) in DIRECTIONS.items():  # not every loss has every record
+            known = [run for run in left if np.isfinite(run.signal(name)[moment - 1])]
+            events = np.array([collapses(run) for run in known])
+            read = np.array([run.signal(name)[moment - 1] for run in known])
+            found = separation(read if side == "high" else -read, events, [run.cell.place for run in known])
+            rows.append([words, name, side, *(f"{value:.4g}" for value in found), int(events.sum()), len(known)])
             curves.setdefault(f"after {words} of the run", []).append(found)
-            numbers = f"{found.area:.2f} ({found.low:.2f} to {found.high:.2f}); {events.sum()} of {len(left)} collapse"
+            numbers = f"{found.area:.2f} ({found.low:.2f} to {found.high:.2f}); {events.sum()} of {len(known)} collapse"
             text = f"after {words} of a run, a {side} {name} announces a later collapse (area under the ROC curve)"
             made.append(fact(text, source, numbers, found.low > 0.5))
     header = ("moment", "record", "side", "area", "low", "high", "collapse", "runs")
