@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stellaris_jax import load_config
-from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.execute import stretches
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.runs.checkpoint import Checkpoints
@@ -37,7 +37,7 @@ def test_batches_have_no_group_of_equal_returns() -> None:
     plain = trainer_of().run()
     assert any(record["equal_groups"] > 0.0 for record in plain), "the task has such groups"
     assert "fragments_equal_share" not in plain[0]
-    sampled = trainer_of("system.dynamic_sampling=true")
+    sampled = trainer_of("system.dynamic_sampling=10")
     records = sampled.run()
     assert all(record["equal_groups"] == 0.0 for record in records)
     assert sum(record["fragments_equal_share"] for record in records) > 0.0
@@ -47,7 +47,7 @@ def test_batches_have_no_group_of_equal_returns() -> None:
 
 def test_groups_that_share_a_shard_are_dropped_together() -> None:
     """A fragment with one group that teaches is kept, and all of its other groups."""
-    records = trainer_of("system.dynamic_sampling=true", "system.actor_shards=2").run()
+    records = trainer_of("system.dynamic_sampling=10", "system.actor_shards=2").run()
     assert any(0.0 < record["equal_groups"] < 1.0 for record in records)
 
 
@@ -60,7 +60,7 @@ def test_what_is_dropped_is_what_the_returns_say(monkeypatch: pytest.MonkeyPatch
         return seen[-1][1]
 
     monkeypatch.setattr(stretches, "are_equal", spy)
-    trainer = trainer_of("system.dynamic_sampling=true", "system.sync_steps=1")
+    trainer = trainer_of("system.dynamic_sampling=10", "system.sync_steps=1")
     records = trainer.run()
     assert {float(value) for returns, _ in seen for value in returns} <= {0.0, 1.0}, "episodes are right or wrong"
     assert 0 < records[-1]["fragments_dropped"] <= sum(equal for _, equal in seen)
@@ -68,7 +68,7 @@ def test_what_is_dropped_is_what_the_returns_say(monkeypatch: pytest.MonkeyPatch
 
 
 def test_runs_continue_to_the_bit(tmp_path: Path) -> None:
-    settings = ("system.dynamic_sampling=true", "system.data_admission_options.eta=3")
+    settings = ("system.dynamic_sampling=10", "system.data_admission_options.eta=3")
     whole, first, second = (trainer_of(*settings) for _ in range(3))
     records = whole.run()
     first.run(2)
@@ -85,11 +85,21 @@ def test_runs_continue_to_the_bit(tmp_path: Path) -> None:
     assert states[0]["free"] == states[1]["free"] if "free" in states[0] else states[0] == states[1]
 
 
-def test_a_policy_that_has_nothing_left_to_learn_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_has_nothing_left_to_learn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches' worth of fragments are dropped for each batch; then they are kept, whatever their returns."""
     monkeypatch.setattr(stretches, "are_equal", lambda returns, group: True)
-    monkeypatch.setattr("stellaris_jax.timeline.data_queue.MOST_EQUAL", 3)
-    with pytest.raises(RunError, match=r"fragments in a row at second .*system.dynamic_sampling=false goes on"):
-        trainer_of("system.dynamic_sampling=true").run()
+    trainer = trainer_of("system.dynamic_sampling=2")
+    records = trainer.run()
+    assert [record["fragments_dropped"] for record in records] == [2 * GROUPS * (index + 1) for index in range(6)]
+    assert records[-1]["learned_steps"] == 6 * 8 * GROUPS * 3
+
+
+def test_a_shard_is_a_group_by_default() -> None:
+    for envs, group in ((64, 8), (64, 4)):
+        settings = [f"env.num_envs={envs}", f"env.kwargs.group={group}", "system.actor_shards=0"]
+        overrides = [*SMALL, *settings, f"total_steps={6 * envs * 3}"]
+        assert load_config([*overrides, "system.dynamic_sampling=1"]).actor_shards == envs // group
+        assert load_config(overrides).actor_shards == 8
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,8 @@ def test_a_policy_that_has_nothing_left_to_learn_ends_the_run(monkeypatch: pytes
         (["delays.by=steps"], "needs delays.by=episodes, not steps"),
         (["algorithm=ppo", "algorithm.advantage=nstep"], "algorithm.advantage=nstep does not have"),
         (["system.data_admission=fixed"], "system.data_admission=fixed"),
+        (["env.clip_reward=true"], "env.clip_reward=true"),
+        (["system.actor_shards=8"], "whole groups of 8 environments .* not 4"),
         (
             ["system.actors=barrier", "system.actor_shards=0", "delays.by=steps", "system.data_admission=fifo"],
             "system.dynamic_sampling",
@@ -106,4 +118,4 @@ def test_a_policy_that_has_nothing_left_to_learn_ends_the_run(monkeypatch: pytes
 )
 def test_runs_that_cannot_sample_dynamically_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_config([*SMALL, "system.dynamic_sampling=true", *overrides])
+        load_config([*SMALL, "system.dynamic_sampling=10", *overrides])

@@ -58,7 +58,8 @@ class SystemConfig(Section):
     actor_shards: int = knob(
         0,
         "independent actors: shards (A) of env.num_envs, each an actor by itself that stands for its share of "
-        "platform.actors; 0: the most up to 8 that divide env.num_envs",
+        "platform.actors; 0: the most up to 8 that divide env.num_envs, or a shard for each group with "
+        "system.dynamic_sampling",
         within="[0, inf)",
     )
     sync_steps: int = knob(
@@ -87,10 +88,12 @@ class SystemConfig(Section):
         "system.data_admission needs, one for fifo; a batch is as many fragments as there are shards",
         within="[0, inf)",
     )
-    dynamic_sampling: bool = knob(
-        False,
-        "independent actors: fragments each of whose groups has equal returns, which teach nothing, are dropped, and "
-        "actors roll others (DAPO); needs delays.by=episodes and a group advantage",
+    dynamic_sampling: int = knob(
+        0,
+        "independent actors: fragments each of whose groups has equal returns, which teach nothing, are dropped, for "
+        "each batch at most so many batches' worth, and then kept (DAPO); 0: none is dropped; needs delays.by=episodes "
+        "and algorithm.advantage=group",
+        within="[0, 1000]",
     )
     batches_in_flight: int = knob(
         2, "independent actors: batches with gradients under way at a time, at most", within="[1, inf)"

@@ -100,9 +100,16 @@ class Config(Section):
         if self.system.actors != "independent":
             return 0
         # Devices have no say, because a run may continue on another number of them.
-        envs, most = self.env.num_envs, min(MOST_SHARDS, self.platform.actors)
-        fitting = [shards for shards in range(1, most + 1) if envs % shards == 0]
+        envs, group = self.env.num_envs, self.group if self.system.dynamic_sampling else 1
+        most = min(envs // group if group > 1 else MOST_SHARDS, self.platform.actors)
+        fitting = [shards for shards in range(1, most + 1) if envs % (shards * group) == 0]
         return self.system.actor_shards or max(fitting, default=1)
+
+    @property
+    def group(self) -> int:
+        """Environments of a group, of which group advantages are relative."""
+        size = self.algorithm.advantage_options.get("size", 8)
+        return size if isinstance(size, int) and size > 0 else 1
 
     @property
     def segments(self) -> int:

@@ -201,7 +201,7 @@ ONLY_INDEPENDENT = {
     "system.batches_in_flight": 2,
     "delays.by": "steps",
     "delays.actor_failure": 0.0,
-    "system.dynamic_sampling": False,
+    "system.dynamic_sampling": 0,
 }
 """Keys that only independent actors have, with the values that mean nothing."""
 
@@ -209,8 +209,8 @@ ONLY_INDEPENDENT = {
 def _only_independent(c: Config) -> Iterator[tuple[bool, str]]:
     """Condition that no key of independent actors is set for other actors."""
     values = {key: attrgetter(key)(c) for key in ONLY_INDEPENDENT}
-    given = [f"{key}={_text(value)}" for key, value in values.items() if value != ONLY_INDEPENDENT[key]]
-    others = [f"{key}={_text(nothing)}" for key, nothing in ONLY_INDEPENDENT.items() if values[key] != nothing]
+    given = [f"{key}={value}" for key, value in values.items() if value != ONLY_INDEPENDENT[key]]
+    others = [f"{key}={nothing}" for key, nothing in ONLY_INDEPENDENT.items() if values[key] != nothing]
     verb = "are" if len(given) > 1 else "is"
     yield (
         not given,
@@ -219,14 +219,32 @@ def _only_independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _text(value: object) -> str:
-    """Value as a configuration spells it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _listed(items: list[str]) -> str:
     """Items as words: `a, b and c`."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def _dynamic(c: Config) -> Iterator[tuple[bool, str]]:
+    """Conditions on dynamic sampling, which drops fragments by their groups' returns."""
+    own, each = f"system.dynamic_sampling={c.system.dynamic_sampling}", c.env.num_envs // c.actor_shards
+    yield (
+        c.delays.by == "episodes",
+        f"{own} needs delays.by=episodes, not {c.delays.by}: it depends on returns, so a round is planned in parts.",
+    )
+    yield (
+        estimator_of(c) == "group",
+        f"{own} drops groups of equal returns, which algorithm.advantage={estimator_of(c)} does not have; "
+        "algorithm.advantage=group does.",
+    )
+    yield (
+        each % c.group == 0,
+        f"{own} needs whole groups of {c.group} environments (algorithm.advantage_options.size) in each of "
+        f"{c.actor_shards} shards, not {each} (env.num_envs={c.env.num_envs}); give another system.actor_shards.",
+    )
+    yield (
+        not c.env.clip_reward,
+        f"{own} compares returns as the task gives them, not with env.clip_reward=true; false is possible.",
+    )
 
 
 def _independent(c: Config) -> Iterator[tuple[bool, str]]:
@@ -280,21 +298,8 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
         f"delays.by=episodes is not possible with executor={c.executor}, whose durations are "
         f"{'measured' if c.executor == 'live' else 'those of the trace'}; delays.by=steps is.",
     )
-    yield (
-        not system.dynamic_sampling or c.delays.by == "episodes",
-        f"system.dynamic_sampling=true needs delays.by=episodes, not {c.delays.by}: it depends on returns, so "
-        "a round is planned in several parts.",
-    )
-    yield (
-        not system.dynamic_sampling or estimator_of(c) == "group",
-        f"system.dynamic_sampling=true drops groups of equal returns, which algorithm.advantage={estimator_of(c)} does "
-        "not have; algorithm.advantage=group does.",
-    )
-    yield (
-        not system.dynamic_sampling or system.data_admission != "fixed",
-        "system.dynamic_sampling=true is not possible with system.data_admission=fixed, whose batches need a certain "
-        "fragment of every shard; ready_first and capacity are possible.",
-    )
+    if system.dynamic_sampling:
+        yield from _dynamic(c)
     actors = c.live.actors
     yield (
         c.executor != "live" or actors in (0, shards),

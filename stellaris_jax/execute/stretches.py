@@ -58,7 +58,7 @@ class StretchedExecutor:
         self.collectors = [Collector(shape.collection, shape.ring) for _ in schedule.seeds]
         self.sizes = CollectionSizes.least(shape)
         # Episodes of a group if dynamic sampling asks for their returns; else 0.
-        self.group = inputs.spec.advantage.size if inputs.config.system.dynamic_sampling else 0  # type: ignore[attr-defined]
+        self.group = inputs.config.group if inputs.config.system.dynamic_sampling else 0
 
     @property
     def compiled(self) -> bool:
@@ -169,12 +169,13 @@ class Stretches:
         lengths, ended, samples = jax.device_get((store.lengths, store.ended, store.samples))
         for shard in shards:
             free.queue.rolling[shard].samples += int(samples[0, shard])
-        if self.executor.group:
+        whole = [shard for shard in shards if ended[0, shard] or free.segments_left(shard) == 0]
+        if self.executor.group and whole:
             reward, valid = jax.device_get((store.data.reward, store.data.valid))
-            for shard in shards:
-                row = free.queue.rolling[shard].row
-                returns = np.where(valid[0, row], reward[0, row], 0.0).sum(axis=0)
-                free.queue.rolling[shard].equal = are_equal(returns, self.executor.group)
+            for shard in whole:
+                fragment = free.queue.rolling[shard]
+                returns = np.where(valid[0, fragment.row], reward[0, fragment.row], 0.0).sum(axis=0)
+                fragment.equal = are_equal(returns, self.executor.group)
         return [(int(lengths[0, shard]), bool(ended[0, shard])) for shard in shards]
 
     def _execute(self, round_: Round, ends: bool) -> RoundMetrics:

@@ -63,7 +63,9 @@ METRICS = {
         "data/actor_utilisation", "share of the time so far in which actors rolled fragments that have ended"
     ),
     "actor_blocked": Metric("data/actor_blocked", "share of the time in which actors waited to begin a fragment"),
-    "fragments_dropped": Metric("data/fragments_dropped", "fragments so far that data admission dropped"),
+    "fragments_dropped": Metric(
+        "data/fragments_dropped", "fragments so far that data admission or dynamic sampling dropped"
+    ),
     "fragments_dropped_share": Metric("data/fragments_dropped_share", "share of them among the round's fragments"),
     "fragments_dropped_slowness": Metric(
         "data/fragments_dropped_slowness", "mean duration of the round's dropped fragments over that of all"

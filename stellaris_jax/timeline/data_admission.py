@@ -243,6 +243,12 @@ class Fixed(DataAdmission):
             f"system.data_queue={system.data_queue} is too short for system.data_admission=fixed, which keeps "
             f"{needed} fragments (lag + 1 for each of {shards} shards); give {needed} or more, or 0.",
         )
+        yield (
+            not system.dynamic_sampling,
+            f"system.dynamic_sampling={system.dynamic_sampling} is not possible with system.data_admission="
+            f"{system.data_admission}, whose batches need a certain fragment of every shard; ready_first and capacity "
+            "are possible.",
+        )
 
     def may_begin(self, shard: int, view: DataView) -> bool:
         return view.completed >= view.begun[shard] - self.lag

@@ -20,8 +20,6 @@ from stellaris_jax.timeline.records import Batch, Fragment, Usage
 
 MOST_DROPPED = 1_000
 """Largest number of fragments of a shard, on average, that a plug-in drops in a row while learners wait for a batch."""
-MOST_EQUAL = 200
-"""Largest number of fragments of a shard, on average, that dynamic sampling drops in a row."""
 
 
 class DataQueue:
@@ -53,8 +51,8 @@ class DataQueue:
         self._unused, self.rows = 0, store_rows(system, shards)
         # Fragments dropped since learners wait for a batch; `None` while they do not.
         self._dropped_in_vain: int | None = None
-        # Fragments of equal groups dropped since a batch was formed.
-        self._equal_in_vain = 0
+        # Fragments of equal groups that were dropped since a batch was formed.
+        self.equal_dropped = 0
 
     @property
     def waiting(self) -> tuple[Fragment, ...]:
@@ -140,15 +138,10 @@ class DataQueue:
 
     def evict(self, now: float) -> list[Fragment]:
         """Drop the waiting fragments that teach nothing, and those that data admission evicts; `now` is the second."""
-        equal = [fragment for fragment in self._waiting if fragment.equal]
+        most = max(self.system.dynamic_sampling * self.shards - self.equal_dropped, 0)
+        equal = [fragment for fragment in self._waiting if fragment.equal][:most]
         self._drop(equal, now)
-        if self._equal_in_vain > MOST_EQUAL * self.shards:
-            raise RunError(
-                f"system.dynamic_sampling has dropped {self._equal_in_vain} fragments in a row at second {now:g}: all "
-                "groups have equal returns, so that nothing is left to learn; system.dynamic_sampling=false goes on, "
-                "and a lower total_steps ends before."
-            )
-        self._equal_in_vain += len(equal)
+        self.equal_dropped += len(equal)
         return equal + self._evicted(now)
 
     def _evicted(self, now: float) -> list[Fragment]:
@@ -201,7 +194,7 @@ class DataQueue:
         chosen.sort(key=lambda fragment: (fragment.shard, fragment.number))
         batch = Batch(self.formed, chosen, now, self.clock)
         self.formed += 1
-        self._dropped_in_vain, self._equal_in_vain = None, 0
+        self._dropped_in_vain, self.equal_dropped = None, 0
         self._leave(chosen, now)
         return batch
 
@@ -267,6 +260,7 @@ class DataQueue:
             "begun": list(self.begun),
             "waiting": [as_data(fragment) for fragment in self._waiting],
             "rolling": [as_data(fragment) for fragment in self._rolling.values()],
+            "equal_dropped": self.equal_dropped,
             "admission": self.admission.state(),
         }
 
@@ -280,5 +274,6 @@ class DataQueue:
         taken = {fragment.row for fragment in (*self._waiting, *self._rolling.values())}
         self._unused = max(taken, default=-1) + 1
         self._freed = [row for row in range(self._unused) if row not in taken]
-        self._dropped_in_vain, self._equal_in_vain = None, 0
+        self._dropped_in_vain = None
+        self.equal_dropped = state.get("equal_dropped", 0)  # states of earlier versions lack it
         self.admission.restore(state["admission"])

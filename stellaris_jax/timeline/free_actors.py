@@ -159,6 +159,10 @@ class FreeActors:
         actors = self.layout.of_shard(fragment.shard)
         return self.streams.durations.at(fragment.number * self.layout.actors + actors.start, len(actors))
 
+    def segments_left(self, shard: int) -> int:
+        """Segments that a shard's fragment has after the one under way, unless its episodes end before."""
+        return self.layout.segments - len(self.queue.rolling[shard].versions)
+
     def measured(self, shard: int, steps: int, ended: bool, tick: int) -> None:
         """Schedule the end of a shard's segment, whose length is known now.
 
@@ -168,10 +172,10 @@ class FreeActors:
           ended: whether every environment of the shard has ended an episode, so that the fragment ends.
           tick: tick of the segment's begin, which is now.
         """
-        fragment, layout = self.queue.rolling[shard], self.layout
+        fragment = self.queue.rolling[shard]
         self.rolled[shard] += steps
         segments = len(fragment.versions)
-        last = ended or segments == layout.segments
+        last = ended or self.segments_left(shard) == 0
         due = (segments + last) * self.passing + self._lasted(fragment)
         event: Event = FragmentEnded(shard) if last else SegmentBegun(shard)
         if shard in self.dies and self.dies[shard] <= due:
