@@ -31,6 +31,7 @@ def panels(
     title: str,
     rates: Sequence[str] = (),
     joined: bool = True,
+    bars: str = "over seeds",
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
 
@@ -45,6 +46,7 @@ def panels(
       title: title of the picture.
       rates: learning rates that may be named, on a logarithmic axis, if that is what is measured.
       joined: whether lines join the points of a curve; not for settings without an order.
+      bars: what the intervals are over.
     """
     figure = titled(title, 3.4)
     styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
@@ -70,8 +72,8 @@ def panels(
             axes.set_yticks([float(rate) for rate in within], within)  # the scale's own labels are formulas
             axes.minorticks_off()
         tidy(axes)
-    handles = figure.axes[0].get_legend_handles_labels()[0]
-    legend_below(figure, handles, min(6, len(handles)), "bars: 95 % intervals over seeds")
+    handles = {name: one for axes in figure.axes for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend_below(figure, list(handles.values()), min(6, len(handles)), f"bars: 95 % intervals {bars}")
     return save(figure, path)
 
 
@@ -81,6 +83,7 @@ def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str, str]]:
     colours = dict.fromkeys(families)
     styles = {}
     for index, (method, family) in enumerate(zip(methods, families, strict=True)):
-        member = families[:index].count(family)
-        styles[method] = (COLOURS[list(colours).index(family) % len(COLOURS)], LINES[member], "os^D"[member])
+        again, colour = divmod(list(colours).index(family), len(COLOURS))
+        member = families[:index].count(family) + again
+        styles[method] = (COLOURS[colour], LINES[member], "os^D"[member])
     return styles

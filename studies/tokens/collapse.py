@@ -103,5 +103,5 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
     ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in DIRECTIONS.items()]}
     title = "How well a record announces a later collapse"
     panels.panels({"addition": curves}, ticks, "record, and its side", "area under the ROC curve",
-                  study.picture("collapse"), title, joined=False)  # fmt: skip
+                  study.picture("collapse"), title, joined=False, bars="over methods and ages")  # fmt: skip
     return made
