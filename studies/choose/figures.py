@@ -10,7 +10,7 @@ import numpy as np
 
 from stellaris_jax.base.statistics import paired
 from stellaris_jax.many.choose.verdict import interval_of
-from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, save, titled
+from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, legend_below, save, titled
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import percent
 from studies.choose.pairs import JUDGING, PAIRS, TASKS, Pair
@@ -187,9 +187,12 @@ def _picture(outcomes: Sequence[Outcome]) -> Any:
     for label, (values, colour, marker) in series.items():
         axes.plot(places, 100 * np.array(values), marker, color=colour, label=label)
     axes.set_yscale("symlog", linthresh=10)
+    ticks = [0, 10, 100, 1000]
+    axes.set_yticks(ticks, list(map(str, ticks)))  # the scale's own labels are formulas
+    axes.minorticks_off()
     axes.set_xticks(places, [f"{own.pair.task}\n{own.pair.delays}" for own in outcomes], fontsize=TEXT - 2, rotation=45)
     axes.set_ylabel("regret (%)")
-    axes.legend(fontsize=TEXT - 1)
+    legend_below(figure, axes.get_legend_handles_labels()[0], len(series))
     return figure
 
 
