@@ -69,7 +69,7 @@ SIGNALS = ("entropy", "kl", "ess", "tv", "m2", "grad_norm", "update_cosine", "cl
 
 
 class Question(NamedTuple):
-    """What is varied besides method and learning rate.
+    """Question of the study: what is varied besides method and learning rate.
 
     Attributes:
       tasks: tasks that it is asked for.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stellaris_jax.base.statistics import paired
-from studies.choices import area, values
+from studies.choices import area, area_of_equal_seconds, values
 from studies.claims import Claim, equal, more
 from studies.outcomes import Outcome
 from studies.study import Figure, Study
@@ -100,12 +100,12 @@ def flight(study: Study) -> list[Claim] | None:
     (task,), claims = judged.tasks, []
     for level in QUESTIONS[FLIGHT].levels:
         ours, theirs = (judged.at(FLIGHT, task, f"{CLIP}, {name}", level) for name in (IN_FLIGHT, WHOLE))
-        end = min(run.seconds[-1] for run in [*ours, *theirs])
+        seconds = area_of_equal_seconds({ours[0].cell: ours, theirs[0].cell: theirs})
         where = f"{task}, at most {level} batches ahead: in-flight updates"
         claims += [
             _more(f"{where} learn more than whole completions, per update", ours, theirs),
             more(f"{where} learn more than whole completions in as many seconds (paired)", "–",
-                 [run.area_until(end) for run in ours], [run.area_until(end) for run in theirs], test=paired),
+                 values(ours, seconds), values(theirs, seconds), test=paired),
         ]  # fmt: skip
     judged.table(study, "flight", FLIGHT)
     judged.draw(study, "flight", FLIGHT, "batches that actors may be ahead", "In-flight updates and whole completions")

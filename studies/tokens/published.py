@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stellaris_jax.base.statistics import paired
-from studies.choices import area, values
+from studies.choices import area, area_of_equal_seconds, values
 from studies.claims import Claim, equal, more
 from studies.outcomes import Outcome, outcomes
 from studies.study import Study
@@ -138,7 +138,6 @@ def _in_flight(judged: Judged) -> Claim:
     ours, theirs = (
         judged.at(cells.FLIGHT, cells.TAIL, f"{CLIP}, {name}", 4) for name in (cells.IN_FLIGHT, cells.WHOLE)
     )
-    end = min(run.seconds[-1] for run in [*ours, *theirs])
-    first, second = ([run.area_until(end) for run in side] for side in (ours, theirs))
+    seconds = area_of_equal_seconds({ours[0].cell: ours, theirs[0].cell: theirs})
     text = "in-flight updates learn more than whole completions in as many seconds (paired)"
-    return more(text, "PipelineRL", first, second, test=paired)
+    return more(text, "PipelineRL", values(ours, seconds), values(theirs, seconds), test=paired)
