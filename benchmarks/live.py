@@ -16,7 +16,6 @@ from stellaris_jax.execute.job import as_executed
 from stellaris_jax.execute.live import LiveExecutor
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.report.curves import save
 from stellaris_jax.report.gantt import pictured
 from stellaris_jax.timeline import Round, Timeline
@@ -101,6 +100,8 @@ def live(
     Returns:
       JSON data: `calibration`, and `rows` with what was measured and foretold, and the error as a share.
     """
+    from stellaris_jax.live.join import LOCAL, join, leave  # needs Ray, which other commands do without
+
     joined = join("live.address", LOCAL, STORE_BYTES)
     try:
         with TemporaryDirectory() as directory:

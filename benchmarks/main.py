@@ -14,6 +14,8 @@ live        simulated runs beside live runs on Ray (seconds per round, staleness
             env steps/s of live runs beside the compiled engine
 foretell    simulated runs of independent actors beside live ones, in ten settings, after one live run of each task that
             calibrates (data lag, staleness, utilisation, seconds per round)
+card        an accelerator: microseconds of kernels, launches and loops; steps/s, memory and compilation of jobs; how far
+            its results are from a CPU's, and whether they repeat; another checkout beside it with `--beside`
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
@@ -66,7 +68,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _parser() -> program.Parser:
     # Imported late, so that a mistake in the command's name answers at once.
-    from benchmarks import foretell, limit, live, own, plan
+    from benchmarks import cards, foretell, limit, live, own, plan
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
@@ -119,6 +121,24 @@ def _parser() -> program.Parser:
     foretold.add_argument("--rounds", type=program.at_least(4), default=16, help="rounds of every run (default 16)")
     foretold.add_argument("--pool", choices=("ray", "threads"), default="ray", help="live.pool (default ray)")
     foretold.add_argument("--runs", type=Path, help="directory that keeps live runs' figures, so that a stop costs one")
+    card = command("card", "an accelerator's costs and rates")
+    card.add_argument("--jobs", nargs="+", choices=cards.NAMES, default=list(cards.NAMES), metavar="JOB")
+    card.add_argument(
+        "--looped", nargs="+", choices=cards.NAMES, default=[], metavar="JOB", help="also with loops in CUDA graphs"
+    )
+    card.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
+    card.add_argument(
+        "--compared",
+        nargs="+",
+        choices=cards.NAMES,
+        default=[],
+        metavar="JOB",
+        help="jobs that the other checkouts run",
+    )
+    card.add_argument("--repeats", type=program.at_least(0), default=3, help="runs of each (default 3)")
+    card.add_argument("--together", type=program.at_least(0), default=0, help="jobs that compile at once beforehand")
+    card.add_argument("--references", type=Path, help="folder of a CPU's rounds; made there if JAX runs on a CPU")
+    card.add_argument("--kept", type=Path, required=True, help="file that keeps every run, so that a stop costs one")
     bound = command("limit", "jobs beside the limits of this machine")
     bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
     bound.add_argument("--systems", nargs="+", choices=list(limit.SYSTEMS), default=["stellaris"])
@@ -223,6 +243,26 @@ def _foretell(console: Console, arguments: argparse.Namespace) -> Any:
     return result
 
 
+def _card(console: Console, arguments: argparse.Namespace) -> Any:
+    from benchmarks import cards
+
+    given = arguments
+    if given.references is not None and not given.references.exists():
+        cards.make_references(given.references)
+    ways = cards.variants(given.beside, given.looped, given.compared)
+    result = cards.measure(
+        given.jobs,
+        ways,
+        given.repeats,
+        given.kept,
+        given.references,
+        given.together,
+        lambda text: print(text, flush=True),
+    )
+    print_table(console, "rates of whole chunks (medians)", cards.rows(result), names=("job", "way"))
+    return result
+
+
 def _limit(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import limit
 
@@ -253,6 +293,7 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
     "peers": _peers, "tokens": _tokens, "engine": _gradients, "methods": _gradients, "actors": _gradients,
     "plan": _plan, "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit,
+    "card": _card,
     "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""

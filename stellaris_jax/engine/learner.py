@@ -141,7 +141,8 @@ def _rows(loader: DataLoader, stored: Any) -> int:
 def peer_log_ratio(network: PolicyNetwork, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
     """Smallest log-ratio min_i log(pi_i / mu) `[B]` over the policies of other learners in flight (Eq. 2).
 
-    Each distinct version costs one forward pass of the policy.
+    Each distinct version costs one forward pass of the policy. Accelerators pass all K at once, because a loop whose
+    length is a value waits for the host at every turn.
 
     Args:
       network: the policy's network.
@@ -153,12 +154,18 @@ def peer_log_ratio(network: PolicyNetwork, others: jax.Array, peers: Peers, batc
       Log-ratios `[B]`; +inf without any peers.
     """
 
-    def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
+    def log_ratio(i: jax.Array) -> jax.Array:
         tree = network.unravel(versions.fetch(others, peers.slots[i]))
         log_prob = network.distribution.log_prob(network.policy(tree, batch.obs, batch.past), batch.action)
-        return jnp.minimum(smallest, log_prob - batch.log_prob)
+        return log_prob - batch.log_prob
 
-    return jax.lax.fori_loop(0, peers.number, body, jnp.full_like(batch.log_prob, jnp.inf))
+    def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
+        return jnp.minimum(smallest, log_ratio(i))
+
+    if jax.default_backend() == "cpu":
+        return jax.lax.fori_loop(0, peers.number, body, jnp.full_like(batch.log_prob, jnp.inf))
+    ratios = jax.vmap(log_ratio)(places := jnp.arange(len(peers.slots)))
+    return jnp.min(jnp.where((places < peers.number)[:, None], ratios, jnp.inf), axis=0)
 
 
 def gradient(

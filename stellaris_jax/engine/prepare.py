@@ -19,8 +19,16 @@ from stellaris_jax.agent.recipe import PPO_RECIPE, Recipe
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
-CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
-"""Largest critic batch after a fragment: in observations, and in numbers (images are large)."""
+
+class CriticBatch(NamedTuple):
+    """Largest critic batch after a fragment: in observations, and in numbers (images are large)."""
+
+    rows: int
+    inputs: int
+
+
+CRITIC_ON_CPU, CRITIC_ON_ACCELERATOR = CriticBatch(2**12, 2**22), CriticBatch(2**17, 2**26)
+"""Small batches stay in a CPU's cache; each batch keeps an accelerator waiting for the one before."""
 
 
 class EpisodeStatistics(NamedTuple):
@@ -186,7 +194,8 @@ def values(network: PolicyNetwork, tree: dict[str, Any], obs: jax.Array, carries
         obs, carry = x
         return network.value(tree, obs) if carry is None else network.value_step(tree, obs, carry)[0]
 
-    rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
+    limits = CRITIC_ON_CPU if jax.default_backend() == "cpu" else CRITIC_ON_ACCELERATOR
+    rows = min(limits.rows, limits.inputs // math.prod(obs.shape[2:]))
     return jax.lax.map(evaluated, (obs, carries), batch_size=max(1, rows // obs.shape[1]))
 
 
