@@ -14,8 +14,8 @@ live        simulated runs beside live runs on Ray (seconds per round, staleness
             env steps/s of live runs beside the compiled engine
 foretell    simulated runs of independent actors beside live ones, in ten settings, after one live run of each task that
             calibrates (data lag, staleness, utilisation, seconds per round)
-card        an accelerator: microseconds of kernels, launches and loops; steps/s, memory and compilation of jobs; how far
-            its results are from a CPU's, and whether they repeat; another checkout beside it with `--beside`
+card        an accelerator: microseconds of kernels, launches and loops; steps/s, memory, compilation of jobs; how far
+            results are from a CPU's, and whether they repeat; another checkout beside it with `--beside`
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
