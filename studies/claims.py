@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from studies.files import read_rows, write_table
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other side."""
+EXCLUDED, COMPATIBLE = "excluded", "compatible"
+"""Verdicts on the paper's ratio of both sides: whether it lies outside the 95 % interval of ours, or inside."""
 LEVEL = 0.05
 
 
@@ -34,6 +37,7 @@ class Claim:
       survives: whether the verdict survives the correction; None if nothing was tested or shown.
       effect: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
         down it is reversed. None without an interval.
+      size: one of EXCLUDED and COMPATIBLE; empty if the paper has no two figures, or nothing was tested.
     """
 
     claim: str
@@ -45,6 +49,14 @@ class Claim:
     verdict: str
     survives: bool | None
     effect: float | None = None
+    size: str = ""
+
+    @property
+    def shown_verdict(self) -> str:
+        """Verdict in Markdown: bold if it survives the correction. It says so if nothing was tested or corrected."""
+        if self.verdict != OPEN and self.p is None:
+            return f"{self.verdict}, {'no test' if self.effect is None else 'not corrected'}"
+        return f"**{self.verdict}**" if self.survives else self.verdict
 
 
 Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
@@ -72,7 +84,31 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", tes
         return undecided(claim, paper, ours, n)
     verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
     effect = difference / half_width if half_width > 0.0 else None
-    return Claim(claim, paper, ours, n, p, None, verdict, None, effect)
+    return Claim(claim, paper, ours, n, p, None, verdict, None, effect, _size(paper, sides[0], sides[1], test))
+
+
+NUMBER = r"\$?(-?\d+(?:\.\d+)?)(?: s| %)?"
+
+
+def ratio_of(paper: str) -> float | None:
+    """Ratio of a paper's two figures, of which the second is not 0; None for other texts.
+
+    >>> ratio_of("297 against 230"), ratio_of("$0.74 against $1.00"), ratio_of("1.5 times"), ratio_of("–")
+    (1.2913043478260868, 0.74, 1.5, None)
+    """
+    if times := re.fullmatch(r"(\d+(?:\.\d+)?) times", paper):
+        return float(times[1])
+    found = re.fullmatch(f"{NUMBER} against {NUMBER}", paper)
+    return float(found[1]) / float(found[2]) if found and float(found[2]) else None
+
+
+def _size(paper: str, a: np.ndarray, b: np.ndarray, test: Test) -> str:
+    """Whether the interval of `a` less the paper's ratio times `b` contains zero (Fieller's way to test a ratio)."""
+    ratio = ratio_of(paper)
+    if ratio is None:
+        return ""
+    p = test(a, ratio * b)[2]
+    return "" if np.isnan(p) else EXCLUDED if p < LEVEL else COMPATIBLE
 
 
 def no_less(
@@ -111,8 +147,8 @@ def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> 
 
 
 def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
-    """Claim about figures without spread, such as an order of means."""
-    return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, True)
+    """Claim about figures without spread, such as an order of means: nothing is tested."""
+    return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, None)
 
 
 def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
@@ -153,21 +189,24 @@ def write_claims(claims: Iterable[Claim], path: Path) -> None:
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """Claims that `write_claims` wrote; no verdict survives in files of earlier versions, which were not corrected."""
+    """Claims that `write_claims` wrote; none survives without a test, or in files of earlier versions."""
     return read_rows(path, _claim)
 
 
 def _claim(row: dict[str, str]) -> Claim:
+    p = float(row["p"]) if row.get("p") else None
+    survives = {"yes": True, "no": False}.get(row.get("survives", "")) if p is not None else None
     return Claim(
         row["claim"],
         row["paper"],
         row["ours"],
         row.get("n") or "",
-        float(row["p"]) if row.get("p") else None,
+        p,
         float(row["p_holm"]) if row.get("p_holm") else None,
         row["verdict"],
-        {"yes": True, "no": False}.get(row.get("survives", "")),
+        survives,
         float(effect) if (effect := row.get("effect") or row.get("toward")) else None,
+        row.get("size") or "",
     )
 
 

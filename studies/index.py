@@ -43,8 +43,8 @@ ABOUT = (
     "Every claim that was tested here, with its configuration, its command and its result. A verdict follows from the "
     "95 % interval of a difference of means over seeds. The claim *holds* if the interval lies on its side of zero, is "
     "*reversed* if it lies on the other side, and is *not shown* if the interval contains zero. Verdicts in **bold** "
-    "survive Holm's correction for the number of claims of their figure; figures of earlier versions are not "
-    "corrected. The page of each study has its data and pictures. `python scripts/reproduce.py index` writes this page."
+    "survive Holm's correction for the number of claims of their figure. Claims marked *no test* have no spread over "
+    "seeds. The page of each study has its data and pictures. `python scripts/reproduce.py index` writes this page."
 )
 
 
@@ -87,8 +87,8 @@ def _newer(claims: Sequence[tuple[str, Claim]]) -> list[str]:
         "other seeds."
     )
     rows = [
-        f"| {claim.paper} | {claim.claim} | {claim.ours} | {_verdict(claim)} | `reproduce.py map --figure {figure}` |"
-        for figure, claim in claims
+        f"| {one.paper} | {one.claim} | {one.ours} | {one.shown_verdict} | `reproduce.py map --figure {figure}` |"
+        for figure, one in claims
     ]
     return [fill(text, 120), "", "| their claim | tested as | here | | command |", "|---|---|---|---|---|", *rows, ""]
 
@@ -112,7 +112,7 @@ def _section(paper: str, figures: dict[str, list[Claim]]) -> list[str]:
     heads = "| figure | claim | paper | here | |" if papers else "| figure | claim | here | |"
     lines += ["", "<details><summary>Claim by claim</summary>", "", heads, "|---" * (heads.count("|") - 1) + "|"]
     lines += [
-        f"| {figure} | {claim.claim} |{f' {claim.paper} |' if papers else ''} {claim.ours} | {_verdict(claim)} |"
+        f"| {figure} | {claim.claim} |{f' {claim.paper} |' if papers else ''} {claim.ours} | {claim.shown_verdict} |"
         for figure, claims in figures.items()
         for claim in claims
     ]
@@ -127,13 +127,9 @@ def _about(paper: str, figure: str) -> str:
 
 
 def _counted(claims: Sequence[Claim], verdict: str) -> str:
-    """Number of claims with a verdict and, if they were corrected, the number of those that survive."""
+    """Number of claims with a verdict and, if any was tested, the number of those that survive."""
     survivals = Counter(claim.survives for claim in claims if claim.verdict == verdict)
     total = sum(survivals.values())
     if not total or verdict == OPEN:
         return str(total)
-    return f"{total} (not corrected)" if survivals[None] == total else f"{total} (**{survivals[True]}**)"
-
-
-def _verdict(claim: Claim) -> str:
-    return f"**{claim.verdict}**" if claim.survives else claim.verdict
+    return f"{total} (no test)" if survivals[None] == total else f"{total} (**{survivals[True]}**)"

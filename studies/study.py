@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,7 +15,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_directory, write_atomically
 from studies import gate
 from studies.builds import current_build, figure_build
-from studies.claims import OPEN, Claim, corrected, has_papers, read_claims, write_claims
+from studies.claims import COMPATIBLE, EXCLUDED, Claim, corrected, has_papers, read_claims, write_claims
 from studies.files import replace_block, write_table
 from studies.history import History, Series, read_csv, write_csv
 from studies.pictures import claims_overview
@@ -27,10 +28,14 @@ ABOUT = (
     "Intervals are of 95 %, over n seeds or measurements a side. Those of means are Student's t, and those of "
     "differences, behind the colon, are Welch's{paired}. A claim *holds* if the interval of the difference lies on its "
     "side of zero, and is *reversed* if it lies on the other side. It is *not shown* if zero is in the "
-    "interval{unknown}. Claims without an interval have no spread over seeds, and are not tested. Of many claims some "
+    "interval{unknown}. Claims marked *no test* have no spread over seeds. Of many claims some "
     "hold by chance. Verdicts in **bold** survive Holm's correction for the number of claims of their figure; the "
     "others do not. With it, the chance that any verdict of a figure is wrong is at most 5 %. Of {judged} verdicts "
     "{survive} survive."
+)
+SIZES = (
+    "*The paper's size* is the ratio of its two figures: *excluded* if it lies outside our 95 % interval, *compatible* "
+    "if inside. It is excluded in {excluded} of {number} comparisons."
 )
 PAIRED = ", or of equal seeds in pairs where the claim says *paired*"
 UNKNOWN = ", or if a seed is not *known*: it was not evaluated within the time or money"
@@ -176,21 +181,23 @@ def _body(results: Path, figures: Sequence[str]) -> str:
         judged=len(judged),
         survive=sum(judged),
     )
+    papers, sizes = has_papers(claim for _, claim in claims), any(claim.size for _, claim in claims)
+    heads = f"| figure | claim |{' paper |' if papers else ''} here | n | |"
+    if sizes:
+        heads += " the paper's size |"
+        counts = Counter(claim.size for _, claim in claims)
+        about += f" {SIZES.format(excluded=counts[EXCLUDED], number=counts[EXCLUDED] + counts[COMPATIBLE])}"
     lines = [
         *(["![All claims at one glance](claims.png)", ""] if picture else []),
         fill(about, 118),
         "",
-        "| figure | claim | paper | here | n | |",
-        "|---|---|---|---|---|---|",
+        heads,
+        "|---" * (heads.count("|") - 1) + "|",
     ]
-    if not (papers := has_papers(claim for _, claim in claims)):
-        lines[-2:] = ["| figure | claim | here | n | |", "|---|---|---|---|---|"]
     for figure, claim in claims:
-        verdict = f"**{claim.verdict}**" if claim.survives else claim.verdict
-        if claim.survives is None and claim.verdict != OPEN:
-            verdict += ", not corrected"  # of an earlier version
         paper = f" {claim.paper} |" if papers else ""
-        lines.append(f"| {figure} | {claim.claim} |{paper} {claim.ours} | {claim.n} | {verdict} |")
+        size = f" {claim.size} |" if sizes else ""
+        lines.append(f"| {figure} | {claim.claim} |{paper} {claim.ours} | {claim.n} | {claim.shown_verdict} |{size}")
     lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:
         for picture in [*results.glob(f"figure_{figure}.png"), *sorted(results.glob(f"figure_{figure}_*.png"))]:

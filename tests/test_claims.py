@@ -17,7 +17,21 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.statistics import paired, welch
 from stellaris_jax.envs.registry import register
-from studies.claims import HOLDS, OPEN, corrected, equal, fact, less, more, no_less, read_claims, write_claims
+from studies.claims import (
+    COMPATIBLE,
+    EXCLUDED,
+    HOLDS,
+    OPEN,
+    corrected,
+    equal,
+    fact,
+    less,
+    more,
+    no_less,
+    read_claims,
+    undecided,
+    write_claims,
+)
 from studies.history import History, alike
 from studies.pictures import WIDEST, claims_overview
 from studies.stellaris.study import RATES, tuned
@@ -50,6 +64,38 @@ def test_claims_of_earlier_versions_are_read(tmp_path: Path) -> None:
     (claim,) = read_claims(path)
     path.write_text(path.read_text().replace("survives,effect", "survives,toward"))
     assert read_claims(path) == [claim] and claim.effect is not None
+
+
+def test_the_size_of_the_papers_difference() -> None:
+    """Excluded where the paper's ratio lies outside the interval, whatever the verdict; nothing without two figures."""
+    b = np.array([10.0, 11.0, 9.0, 10.5, 9.5])
+    a = np.array([11.0, 9.5, 10.5, 9.0, 10.0])
+    assert [more("", paper, a, b).size for paper in ("10 against 9.9", "297 against 230", "1.3 times", "–", "")] == [
+        COMPATIBLE,
+        EXCLUDED,
+        EXCLUDED,
+        "",
+        "",
+    ]
+    assert more("", "297 against 230", a, b).verdict == OPEN
+    assert less("", "$1.00 against $2.00", a / 2, b, "$").size == COMPATIBLE
+    assert less("", "1 s against 4 s", a / 2, b, " s").size == EXCLUDED
+    assert more("", "2 against 1", [1.0], [1.0]).size == "" and more("", "2 against 0", a, b).size == ""
+
+
+@pytest.mark.parametrize("ratio", [1.1, 1.3])
+def test_a_papers_size_is_excluded_by_chance_in_a_twentieth(ratio: float) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(ratio, 0.2, 5), rng.normal(1.0, 0.1, 5)) for _ in range(2000)]
+    share = np.mean([more("", f"{ratio} times", a, b).size == EXCLUDED for a, b in pairs])
+    assert 0.035 < share < 0.065
+
+
+def test_only_tested_verdicts_are_bold() -> None:
+    claims = [more("", "", np.arange(5.0) + 9.0, np.arange(5.0)), fact("", "", "", True), fact("", "", "", False)]
+    shown = [claim.shown_verdict for claim in corrected(claims)]
+    assert shown == ["**holds**", "holds, no test", "reversed, no test"]
+    assert claims[0].shown_verdict == "holds" and undecided("", "", "").shown_verdict == OPEN
 
 
 def test_how_far_toward_the_paper(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_a_readme_says_which_verdicts_survive_and_how_often_the_gate_did_not(tmp
     verdicts = {cells[2].strip(): cells[6].strip() for line in text.splitlines() if len(cells := line.split("|")) == 8}
     assert verdicts["far"] == "**holds**" and verdicts["just"] == "holds" and verdicts["no 3"] == "not shown"
     assert verdicts["unknown"] == "not shown"
-    assert "| 1 | earlier | a | b |  | holds, not corrected |" in text
+    assert "| 1 | earlier | a | b |  | holds, no test |" in text
     assert "Of 2 verdicts 1 survive." in " ".join(text.split())
     assert "| toy | 2: Stellaris, same | 2 |" in text and "central" not in text
     header = (tmp_path / "claims_2.csv").read_text().splitlines()[0]
-    assert header == "claim,paper,ours,n,p,p_holm,verdict,survives,effect"
+    assert header == "claim,paper,ours,n,p,p_holm,verdict,survives,effect,size"

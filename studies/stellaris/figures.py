@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.telemetry.format import significant
 from stellaris_jax.timeline import Timeline
 from studies import published
 from studies.claims import Claim, less, more
@@ -146,9 +150,12 @@ def costs(study: Study) -> list[Claim]:
             for rival in _rivals(name):
                 base = of(histories, env, rival)
                 where = f"{rival} on {env}: Stellaris costs less"
-                claims.append(less(f"{where}, each by its own rule", paper, cost(ours), cost(base), "$"))
-                ours_common, base_common = ([h.common_usd[-1] for h in members] for members in (ours, base))
-                claims.append(less(f"{where}, at the common price", paper, ours_common, base_common, "$"))
+                own = cost(ours), cost(base)
+                common = [h.common_usd[-1] for h in ours], [h.common_usd[-1] for h in base]
+                for prices, (a, b) in (("each by its own rule", own), ("at the common price", common)):
+                    claim = less(f"{where}, {prices}", paper, a, b, "$")
+                    factor = significant(np.mean(b) / np.mean(a), 2)
+                    claims.append(replace(claim, ours=f"{claim.ours} (a factor of {factor})"))
             for label in (*_rivals(name), f"{name} + Stellaris"):
                 members, end = of(histories, env, label), ends["Stellaris" in label]
                 panels[name].append(Bar(f"{env}\n{label}", end.dollars, cost(members)))
