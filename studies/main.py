@@ -9,6 +9,7 @@ stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map 
 stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
 stellaris-jax reproduce choose --results mine/choose                          choices beside all candidates, hours
 stellaris-jax reproduce tokens --results mine/tokens                          methods on stale completions, hours
+stellaris-jax reproduce regimes --results mine/regimes                        when asynchrony wins: timelines alone
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
 Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
@@ -30,7 +31,7 @@ from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
-PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "tokens", "map")
+PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "tokens", "regimes", "map")
 INDEX = "index"
 RESULTS = Path("results")
 _NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
@@ -48,6 +49,11 @@ UNUSED: dict[str, dict[str, str]] = {
     "tokens": {
         "seeds": "seeds 0 and 1 choose and seeds 8 to 15 judge, always",
         "untuned": "every method is judged at the best of its learning rates",
+    },
+    "regimes": {
+        "seeds": "all cells have seeds 0 to 4",
+        "untuned": "nothing is trained",
+        "envs": "nothing is trained",
     },
     "map": {
         "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",

@@ -1,0 +1,1 @@
+"""When asynchrony wins: the timelines of all regimes, without training."""
