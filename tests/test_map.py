@@ -15,6 +15,7 @@ from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import WARNINGS
 from stellaris_jax.timeline import Timeline
+from studies.files import read_table
 from studies.map import beyond, choices, figures, store, warnings
 from studies.map import cells as cells_module
 from studies.map.cells import (
@@ -281,7 +282,9 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pyt
         for cell in [*lag_cells("cartpole"), *many_learners_cells("cartpole")]
         for rate in NEARBY
     )
-    store.write([invented(cell, seed) for cell in cells for seed in range(16)], tmp_path / "cartpole.csv.gz")
+    seeds = {cell: range(16) for cell in cells}
+    seeds |= {cell: range(56) for cell in grid(["cartpole"], METHODS, [8], NEARBY)}
+    store.write([invented(cell, seed) for cell in seeds for seed in seeds[cell]], tmp_path / "cartpole.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["cartpole"])
     reproduce(study, figures.FIGURES, list(figures.FIGURES))
     text = (tmp_path / "README.md").read_text()
@@ -294,11 +297,16 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pyt
     assert "Stellaris takes fewer seconds than all-reduce" in text
     assert "cartpole, 8 learners, over all rates: " in text
     assert "with fractional steps (paired)" in text
+    rows = read_table(tmp_path / "figure_equivalence_cartpole.csv")
+    verdicts = {row["method"]: (row["verdict"], row["seeds"]) for row in rows}
+    assert verdicts["Stellaris"] == ("equal", "40"), "10 returns of 455 are less than the margin"
+    assert verdicts["SSP"] == ("worse", "40")
     for name in (
         "fractional_cartpole",
         "rates_cartpole_8",
         "learners_cartpole_area",
         "methods_cartpole_32",
+        "equivalence_cartpole",
         "ideas_cartpole",
         "collapses_cartpole_alarms",
         "untuned_cartpole_8",

@@ -39,6 +39,7 @@ from studies.map.choices import (
     seconds_to,
     values,
 )
+from studies.map.equivalence import equivalence
 from studies.map.store import Outcome
 from studies.map.warnings import alarms
 from studies.study import Figure, Study
@@ -288,6 +289,7 @@ def collapses(study: Study, task: str) -> list[Claim]:
 FIGURES: dict[str, Figure] = {
     "learners": learners,
     "methods": methods,
+    "equivalence": equivalence,
     "rates": rates,
     "ideas": ideas,
     "time": time,

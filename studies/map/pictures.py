@@ -63,19 +63,24 @@ def heat(
 
 
 @drawing()
-def forest(rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str) -> Path:
+def forest(
+    rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str, margin: float = 0.0
+) -> Path:
     """Draw differences of means with Welch's 95 % intervals, a row each, the largest first.
 
     Args:
       rows: values of two sides, by name.
       path: picture to write.
       title: title of the picture.
+      margin: difference that counts as none, which is shaded.
     """
     differences = {name: welch(*sides) for name, sides in rows.items()}
     order = sorted(differences, key=lambda name: -differences[name][0])
     figure = titled(title, 1.4 + 0.2 * len(rows))
     axes = figure.add_subplot()
     axes.axvline(0.0, color=BLACK, linewidth=0.8)
+    if margin:
+        axes.axvspan(-margin, margin, color="0.92", zorder=0)
     for y, name in enumerate(order):
         difference, half, _ = differences[name]
         colour = BLUE if difference - half > 0.0 else VERMILION if difference + half < 0.0 else "0.45"
