@@ -40,6 +40,7 @@ from studies.map.choices import (
     values,
 )
 from studies.map.equivalence import equivalence
+from studies.map.speed import speed
 from studies.map.store import Outcome
 from studies.map.warnings import alarms
 from studies.study import Figure, Study
@@ -293,6 +294,7 @@ FIGURES: dict[str, Figure] = {
     "rates": rates,
     "ideas": ideas,
     "time": time,
+    "speed": speed,
     "combined": beyond.combined,
     "untuned": beyond.untuned,
     "variations": variations,

@@ -64,7 +64,11 @@ def heat(
 
 @drawing()
 def forest(
-    rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str, margin: float = 0.0
+    rows: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    path: Path,
+    title: str,
+    margin: float = 0.0,
+    axis: str = "difference, as a share of the way to what counts as solved, and its 95 % interval",
 ) -> Path:
     """Draw differences of means with Welch's 95 % intervals, a row each, the largest first.
 
@@ -73,6 +77,7 @@ def forest(
       path: picture to write.
       title: title of the picture.
       margin: difference that counts as none, which is shaded.
+      axis: name of what is compared.
     """
     differences = {name: welch(*sides) for name, sides in rows.items()}
     order = sorted(differences, key=lambda name: -differences[name][0])
@@ -87,7 +92,7 @@ def forest(
         axes.errorbar(difference, y, xerr=half, fmt="o", color=colour, markersize=4, linewidth=1.4)
     axes.set_yticks(range(len(order)), order, fontsize=TEXT - 1)
     axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlabel("difference, as a share of the way to what counts as solved, and its 95 % interval", fontsize=TEXT)
+    axes.set_xlabel(axis, fontsize=TEXT)
     tidy(axes)
     kinds = {"more": BLUE, "not shown": "0.45", "less": VERMILION}
     legend_below(figure, [Line2D([], [], marker="o", color=c, label=name) for name, c in kinds.items()], 3)
