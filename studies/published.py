@@ -103,16 +103,6 @@ SENSITIVITY: dict[str, dict[str, tuple[float, float]]] = {
 }
 """Fig. 13: return and dollars by d, v and rho; PPO on Hopper."""
 
-LATENCY = {
-    "hopper": (2.39, 0.50, 0.11, 0.10, 3.60, 0.26),
-    "humanoid": (2.99, 0.80, 0.14, 0.12, 3.80, 0.25),
-    "walker2d": (3.29, 0.60, 0.12, 0.11, 3.00, 0.31),
-    "gravitar": (18.52, 2.52, 0.15, 0.10, 22.56, 0.42),
-    "spaceinvaders": (16.53, 2.54, 0.11, 0.11, 12.87, 0.49),
-    "qbert": (9.73, 2.73, 0.16, 0.12, 10.6, 0.59),
-}
-"""Fig. 14: seconds of one round for learners, parameter function, overhead of either, actors, trajectory query."""
-
 
 NITRO_ENDS: dict[str, tuple[float, float, float]] = {
     "hopper": (1.5, 0.41, 0.30),

@@ -28,6 +28,7 @@ from studies.map import cells
 from studies.minionsrl import study as minionsrl
 from studies.nitro import study as nitro
 from studies.sensitivity import Parameter
+from studies.stellaris import figures as stellaris_figures
 from studies.stellaris import study as stellaris
 from studies.training import Variant
 
@@ -184,7 +185,7 @@ def few() -> Iterator[Variant]:
 
 def every() -> Iterator[Variant]:
     """Variants of all studies: each system, rule and method, and each varied parameter."""
-    for env in published.LATENCY:
+    for env in stellaris_figures.ENVS:
         for system in stellaris.SYSTEMS:
             yield stellaris.variant(env, system)
         for system in ("impact", "stellaris"):

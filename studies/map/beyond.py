@@ -261,6 +261,9 @@ def _held_out_claims(study: Study, task: str, ours: str, cells: Mapping[str, Cel
         )
         for rival in RIVALS
     ]
+    for method in (BASELINE, SEQUENTIAL):
+        text = f"{place}: one learner learns more per gradient than {method}, each at its best rate"
+        claims.append(more(text, "–", at["one learner", "equal gradients"], at[method, "equal gradients"]))
     text = f"{place}: {ours} learns no less per gradient than one learner"
     claims.append(no_less(text, "–", best, at["one learner", "equal gradients"], MARGIN))
     text = f"{place}: {ours} learns no less than async in as many seconds"

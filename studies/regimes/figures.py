@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.base import inputs
+from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.report.curves import BLACK, BLUE, GREEN, LINES, TEXT, VERMILION, legend_below, save, tidy, titled
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import significant
 from studies.claims import Claim, less
+from studies.files import replace_block
 from studies.regimes.cells import (
     CELLS,
     COLD,
@@ -43,6 +47,7 @@ class System(NamedTuple):
 
 SYNCHRONOUS = System("all-reduce", "barrier")
 COMPARED = {
+    "pipelined actors": System("all-reduce", "pipelined"),
     "asynchronous actors": System("all-reduce", "independent"),
     "asynchronous learners": System("async", "barrier"),
     "both": System("async", "independent"),
@@ -51,7 +56,11 @@ COMPARED = {
 }
 """Systems whose speed is compared with that of `SYNCHRONOUS`, on the same hardware."""
 STYLES = dict(
-    zip(COMPARED, zip((GREEN, BLUE, VERMILION, BLACK, BLACK), (*LINES[:1] * 3, *LINES[1:3]), strict=True), strict=True)
+    zip(
+        COMPARED,
+        zip((GREEN, GREEN, BLUE, VERMILION, BLACK, BLACK), (LINES[2], *LINES[:1] * 3, *LINES[1:3]), strict=True),
+        strict=True,
+    )
 )
 HEADER = ("ratio", "tail", "failure", "start", "learners", "system", "speedup", "staleness", "data_lag")
 FEW, MANY = 8, 32
@@ -193,23 +202,27 @@ def _front_picture(timed: Mapping[Cell, Timed]) -> Any:
 
 
 def answer(timed: Mapping[Cell, Timed]) -> str:
-    """The answer in words, with the ranges over ratios."""
-    lines = []
+    """Table of speeds beside all-reduce that waits for its actors, with ranges over the ratios."""
+    lines = [f"| durations | learners | {' | '.join(COMPARED)} |", "|---" * (2 + len(COMPARED)) + "|"]
     for tail in TAILS:
-        words = []
         for learners in (FEW, MANY):
-            place = LEARNERS.index(learners)
-            gains = {
-                name: [speedups(timed, Regime(ratio, tail, 0.0, WARM), system).mean(axis=1)[place] for ratio in RATIOS]
-                for name, system in COMPARED.items()
-            }
-            ranges = [
-                f"{name} {significant(min(gains[name]), 2)} to {significant(max(gains[name]), 2)}"
-                for name in ("asynchronous actors", "asynchronous learners", "both")
-            ]
-            words.append(f"with {learners} learners {', '.join(ranges)}")
-        lines.append(f"- **{tail}**: {'; '.join(words)}.")
+            place, cells = LEARNERS.index(learners), []
+            for system in COMPARED.values():
+                regimes = [Regime(ratio, tail, 0.0, WARM) for ratio in RATIOS]
+                gains = [speedups(timed, regime, system).mean(axis=1)[place] for regime in regimes]
+                cells.append(f"{significant(min(gains), 2)} to {significant(max(gains), 2)}")
+            lines.append(f"| {tail} | {learners} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+BEGIN, END = "<!-- speeds: begin -->", "<!-- speeds: end -->"
+
+
+def finish(results: Path) -> None:
+    """Update the table of speeds on the page."""
+    page = results / "README.md"
+    table = answer(timelines(CELLS, results, partial(print, flush=True)))
+    write_atomically(page, replace_block(inputs.read_text(page), BEGIN, END, table))
 
 
 FIGURES: dict[str, Figure] = {"when": when, "fronts": fronts}

@@ -18,7 +18,7 @@ from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves
 from studies.published import End
 from studies.sensitivity import Parameter, one_at_a_time
 from studies.stellaris.study import ATARI, STEPS, swept, tuned, variant
-from studies.stellaris.systems import latency, staleness
+from studies.stellaris.systems import staleness
 from studies.study import Figure, Study
 from studies.training import Variant
 
@@ -319,5 +319,4 @@ FIGURES: dict[str, Figure] = {
     "11b": truncation,
     "12": cluster,
     "13": parameters,
-    "14": latency,
 }

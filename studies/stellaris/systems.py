@@ -1,8 +1,7 @@
-"""Figures of "Stellaris" (SC'24) about the system itself: computed from the timeline, or measured on this machine."""
+"""Figure of "Stellaris" (SC'24) about the system itself, computed from the timeline."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,17 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stellaris_jax.base.statistics import mean_ci95
-from stellaris_jax.execute.calibrate import calibrate
 from stellaris_jax.execute.loading import load_config
-from stellaris_jax.execute.simulated import planner_of
-from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, save, tidy
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Timeline
 from studies import published
-from studies.builds import current_build
 from studies.claims import Claim, fact, less, more
-from studies.pictures import Bar, bars
 from studies.stellaris.study import variant
 from studies.store import Learned
 from studies.study import Study
@@ -139,51 +133,3 @@ def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict
         axes.legend(fontsize=TEXT - 2, frameon=False)
         tidy(axes)
     return figure
-
-
-PARTS = ("learners", "parameter function", "planning", "actors")
-
-
-def latency(study: Study) -> list[Claim]:
-    """Fig. 14: seconds of one round, measured on this machine, which computes a round's gradients one after the other.
-
-    Its overhead is the planning: simulating the timeline and laying it out for the engine.
-    """
-    current_build().measure()
-    panels: dict[str, list[Bar]] = {}
-    claims, rows = [], []
-    for env in study.envs or ("hopper",):
-        theirs = published.LATENCY[env]
-        published_parts = (theirs[0], theirs[1], theirs[2] + theirs[3], theirs[4])
-        ours = _seconds_of_a_round(env)
-        panels[env] = [Bar(*bar) for bar in zip(PARTS, published_parts, ours, strict=True)]
-        for part, paper, seconds in zip(PARTS, published_parts, ours, strict=True):
-            rows += [(env, part, paper, repeat, f"{value:.5g}") for repeat, value in enumerate(seconds)]
-        median = [float(np.median(seconds)) for seconds in ours]
-        share, paper_share = median[2] / sum(median), published_parts[2] / sum(theirs)
-        text = f"{env}: overhead is less than 5 % of a round"
-        claims.append(fact(text, f"{100 * paper_share:.1f} %", f"{100 * share:.1f} %", share < 0.05))
-    study.table("14", ("env", "part", "paper_seconds", "repeat", "seconds"), rows)
-    bars(panels, study.picture("14"), "Figure 14: seconds of one round", "seconds")
-    return claims
-
-
-def _seconds_of_a_round(env: str) -> tuple[list[float], ...]:
-    """Measured seconds of a round's gradients, aggregations, planning and rollout, several times each."""
-    config = load_config(list(variant(env, "stellaris").overrides))
-    table = calibrate(config, repeats=20)
-    trainer = Trainer(config)
-    planner = planner_of(trainer.executor)
-    planning, updates, gradients = [], 1.0, config.algorithm.epochs * config.algorithm.minibatches
-    for round_ in range(20):
-        begin = time.perf_counter()
-        chunk = planner.plan(round_, 1)
-        planning.append(time.perf_counter() - begin)
-        updates = chunk.rounds[0][0].usage.updates / (round_ + 1)
-    trainer.close()
-    return (
-        [gradients * seconds for seconds in table["learner"]],
-        [updates * seconds for seconds in table["aggregate"]],
-        planning,
-        table["actor"],
-    )
