@@ -6,7 +6,7 @@ computed by learners, for minibatches of sequences. To add one, subclass `Advant
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from stellaris_jax.agent.losses.common import AdvantageInputs, Steps
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.losses.vtrace import vtrace
 from stellaris_jax.agent.networks.policy_network import VALUE, has_outputs
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
@@ -123,6 +124,10 @@ class VTrace(Advantage):
         return Estimate(advantage, target)
 
 
+EQUAL = 1e-6
+"""Difference of returns below which they are equal: a group of such episodes teaches nothing."""
+
+
 @register.advantage("group")
 class Group(Advantage):
     """Group-relative advantage (GRPO, Shao et al. 2024): an episode's return in the fragment, less the group's mean.
@@ -146,15 +151,18 @@ class Group(Advantage):
     @classmethod
     def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
         if isinstance(group := config.env.kwargs.get("group"), int):
+            if group < 2:
+                raise ConfigError(f"env.kwargs.group={group} must be at least 2: advantages are relative to a group.")
             yield "algorithm.advantage_options.size", group, ""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         yield from super().conditions(config, section)
         size, envs = config.algorithm.advantage_options.get("size", 8), config.env.num_envs
+        key = "env.kwargs.group" if config.env.kwargs.get("group") == size else "algorithm.advantage_options.size"
         yield (
             not isinstance(size, int) or size < 1 or envs % size == 0,
-            f"algorithm.advantage_options.size={size} must divide env.num_envs={envs}.",
+            f"{key}={size} must divide env.num_envs={envs}.",
         )
 
     def estimate(self, steps: AdvantageInputs) -> Estimate:
@@ -174,7 +182,13 @@ class Group(Advantage):
             groups = jnp.where(counted, x, 0.0).reshape(len(x), -1, self.size).sum(axis=(0, 2))
             return jnp.repeat(groups / jnp.maximum(count, 1), self.size)
 
-        advantage = total - mean(total)
+        def within(x: jax.Array, least: float, reduce: Callable[..., jax.Array]) -> jax.Array:
+            groups = reduce(jnp.where(counted, x, least).reshape(len(x), -1, self.size), axis=(0, 2))
+            return jnp.repeat(groups, self.size)
+
+        # Divided by a deviation of nearly 0, the rounding of a mean of equal returns would count as an advantage.
+        spread = within(total, -jnp.inf, jnp.max) - within(total, jnp.inf, jnp.min)
+        advantage = jnp.where(spread < EQUAL, 0.0, total - mean(total))
         if self.leave_one_out:
             advantage *= jnp.repeat(count / jnp.maximum(count - 1, 1), self.size)
         if self.scaled:

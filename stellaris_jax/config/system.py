@@ -64,8 +64,8 @@ class SystemConfig(Section):
     )
     sync_steps: int = knob(
         0,
-        "independent actors: env steps after which an actor fetches the newest policy, also within a fragment; 0: once "
-        "per fragment (algorithm.rollout_length)",
+        "independent actors: env steps after which an actor fetches the newest policy, also within a fragment; 0, or "
+        "more than algorithm.rollout_length: once per fragment",
         within="[0, inf)",
     )
     publish_every: int = knob(

@@ -115,7 +115,7 @@ class Config(Section):
     def segments(self) -> int:
         """Number S of segments of a fragment, each of one version; 1 unless independent actors fetch within it."""
         independent = self.system.actors == "independent" and self.system.sync_steps > 0
-        return self.algorithm.rollout_length // self.system.sync_steps if independent else 1
+        return max(1, self.algorithm.rollout_length // self.system.sync_steps) if independent else 1
 
     @property
     def chunk_rounds(self) -> int:

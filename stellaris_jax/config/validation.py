@@ -264,8 +264,9 @@ def _independent(c: Config) -> Iterator[tuple[bool, str]]:
     )
     steps, sync = c.algorithm.rollout_length, system.sync_steps
     yield (
-        sync == 0 or steps % sync == 0,
-        f"system.sync_steps={sync} must divide algorithm.rollout_length={steps}, or be 0.",
+        sync == 0 or sync > steps or steps % sync == 0,
+        f"system.sync_steps={sync} must divide algorithm.rollout_length={steps}, or be 0, or be larger: once per "
+        "fragment.",
     )
     yield (
         system.data_queue == 0 or system.data_queue >= shards,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from stellaris_jax.agent.advantages import EQUAL
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.seed_states import passed
 from stellaris_jax.engine.state import EngineInputs, EngineState
@@ -133,7 +134,7 @@ def are_equal(returns: np.ndarray, group: int) -> bool:
     >>> are_equal(np.array([1.0, 1.0, 0.0, 0.0]), 2), are_equal(np.array([1.0, 1.0, 0.0, 1.0]), 2)
     (True, False)
     """
-    return bool(np.all(np.ptp(returns.reshape(-1, group), axis=1) < 1e-6))
+    return bool(np.all(np.ptp(returns.reshape(-1, group), axis=1) < EQUAL))
 
 
 class Stretches:

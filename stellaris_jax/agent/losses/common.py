@@ -246,7 +246,7 @@ def total(
       advantage: advantages in the policy's term, `[B]`, if they differ from the minibatch's; masks use their sign.
 
     Returns:
-      (loss, means), scalars; the means without gradient.
+      (loss, means), scalars; the means without gradient, over samples but for those of losses (`algorithm.loss_mean`).
 
     Raises:
       ConfigError: a term has another shape than `[B]`, or a mask needs advantages that there are not.
@@ -260,12 +260,16 @@ def total(
     if inputs.masks:
         terms["policy_loss"] = terms["policy_loss"] * _mask_weights(inputs, advantage)
     means = means_of(terms, inputs.mean)
+    measured = means
+    if inputs.loss_mean != "samples":  # the loss's mean depends on lengths, and what is measured shall not
+        plain = means_of(terms, partial(mean, valid=inputs.batch.valid))
+        measured = {**plain, **{name: means[name] for name in ("policy_loss", "value_loss") if name in means}}
     coefficients = (hyper.value_coefficient, inputs.kl_coefficient, -hyper.entropy_coefficient)
     loss = means["policy_loss"]
     for name, weight in zip(("value_loss", "kl", "entropy"), coefficients, strict=True):
         if name in means:
             loss += weight * means[name]
-    return loss, jax.tree.map(jax.lax.stop_gradient, means)
+    return loss, jax.tree.map(jax.lax.stop_gradient, measured)
 
 
 def _mask_weights(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:

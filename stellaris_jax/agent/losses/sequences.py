@@ -36,7 +36,7 @@ class GroupRelative(PolicyObjective):
     reference_kl: Number = knob(0.001, "weight of that penalty (beta of GRPO), with `reference`", within="[0, inf)")
     metrics: ClassVar[Mapping[str, str]] = {
         **PolicyObjective.metrics,
-        "equal_groups": "share of samples whose group has equal returns, and teaches nothing",
+        "equal_groups": "share of samples with advantage 0, which teach nothing: those of groups with equal returns",
     }
 
     @property

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.envs.base import Array, Discrete, TimeStep
-from stellaris_jax.envs.names import check_options, positive_int
+from stellaris_jax.envs.names import check_options, like, positive_int
+from stellaris_jax.envs.suites.tokens.check import check_task
 from stellaris_jax.envs.suites.tokens.task import END, TokenTask
 from stellaris_jax.envs.token_space import Tokens
 
@@ -71,7 +72,7 @@ class TokenEnv:
 
     @property
     def evaluation(self) -> TokenEnv:
-        """Environment of evaluations: prompts that are held out of training, each once."""
+        """Environment of evaluations: random prompts of those that are held out of training."""
         return TokenEnv(self.task, 1, held_out=True)
 
     def reset(self, keys: Array) -> tuple[Completion, Array]:
@@ -138,14 +139,21 @@ def token_env(kind: Callable[..., TokenTask]) -> Callable[..., TokenEnv]:
     """Factory of the environment of a token task: takes `group`, and the task's own options."""
 
     def make(group: int = 8, **options: Any) -> TokenEnv:
-        return TokenEnv(kind(**options), positive_int("group", group))
+        task = kind(**options)
+        check_task(task)
+        return TokenEnv(task, positive_int("group", group))
 
     return make
 
 
 def checked(name: str, options: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Check the names of a task's options, and that all but floats are positive integers. Raises ConfigError."""
+    """Check the names of a task's options, that floats are numbers and all others positive integers.
+
+    Raises ConfigError.
+    """
     check_options(name, options, ["group", *defaults])
     for key, value in options.items():
-        if not isinstance(defaults.get(key, 1), float):
+        if isinstance(default := defaults.get(key, 1), float):
+            like(key, value, default)
+        else:
             positive_int(key, value)

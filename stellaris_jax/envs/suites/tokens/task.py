@@ -103,8 +103,8 @@ class TokenTask(ABC):
         length = jnp.sum(completion > END)
         place = jax.random.randint(keys[2], (), 0, jnp.maximum(length, 1))
         number = len(self.characters)
-        further = jax.random.randint(keys[3], (), 1, number).astype(jnp.uint8)
-        other = 2 + (completion[place] - 2 + further) % number
+        further = jax.random.randint(keys[3], (), 1, number)
+        other = (2 + (completion[place].astype(jnp.int32) - 2 + further) % number).astype(jnp.uint8)
         wrong = jax.random.bernoulli(keys[4], errors) & (length > 0)
         return prompt, completion.at[place].set(jnp.where(wrong, other, completion[place]))
 
