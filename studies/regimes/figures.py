@@ -196,7 +196,7 @@ def _front_picture(timed: Mapping[Cell, Timed]) -> Any:
             axes.set_ylabel("age of data (batches)", fontsize=TEXT)
         tidy(axes)
     handles = figure.axes[0].get_legend_handles_labels()[0]
-    note = "o barrier, s pipelined, ^ independent actors; filled: no other is both faster and fresher"
+    note = "circles: barrier, squares: pipelined, triangles: independent actors; filled: no other is faster and fresher"
     legend_below(figure, handles, len(handles), note)
     return figure
 
