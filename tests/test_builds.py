@@ -257,6 +257,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     from studies import study as study_module
     from studies.choose import runs as choose_runs
     from studies.minionsrl import study as minionsrl
+    from studies.regimes import timelines
 
     def train(variants: Iterable[Variant], *_: object) -> None:
         check_and_start_jax(load_config([*next(iter(variants)).overrides]))
@@ -269,6 +270,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     monkeypatch.setattr(map_store, "trained", lambda wanted, seeds: train([wanted[0].variant]))
     monkeypatch.setattr(actors_store, "trained", lambda wanted: train([wanted[0][0].variant]))
     monkeypatch.setattr(minionsrl, "_trained", stop)
+    monkeypatch.setattr(timelines, "simulate", stop)
     monkeypatch.setattr(choose_runs, "train", lambda configs, *_: (check_and_start_jax(configs[0]), stop()))
     arguments = shlex.split(example)[2:]
     monkeypatch.chdir(tmp_path)
