@@ -355,6 +355,10 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
             f"pendulum, 16 learners, over all rates: w learns more than {rival}": verdict
             for rival, verdict in {"async": "holds", "softsync": "holds", "Stellaris": "reversed"}.items()
         },
+        **{
+            f"pendulum, 16 learners: one learner learns more per gradient than {rival}, each at its best rate": "holds"
+            for rival in ("async", "all-reduce")
+        },
         f"{place} no less per gradient than one learner": "reversed",
         f"{place} no less than async in as many seconds": "holds",
     }
