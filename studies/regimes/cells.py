@@ -120,11 +120,9 @@ def config_of(cell: Cell) -> Config:
         "aggregate": TAILS[CONSTANT](AGGREGATION),
     }
     changes = {f"delays.{part}.{key}": value for part, delay in delays.items() for key, value in delay.items()}
-    halves = {key: max(1, cell.learners // 2) for key in HALF.get(cell.rule, ())}
     return _base(cell.rule, cell.actors, cell.learners).replace(
         {
             **changes,
-            **halves,
             "delays.failure": regime.failure,
             "platform.keep_alive": warm,
             "platform.cold_start": cold,

@@ -88,8 +88,7 @@ def front(timed: Mapping[Cell, Timed], regime: Regime, learners: int) -> frozens
     figures = {}
     for system in systems:
         own = timed[Cell(regime, learners, *system)]
-        age = (own.mean("data_lag") + own.mean("staleness")) / own.mean("updates")
-        figures[system] = np.array([own.mean("seconds"), age + 0.05])
+        figures[system] = np.array([own.mean("seconds"), own.age + 0.05])
     return frozenset(
         system
         for system, own in figures.items()
@@ -186,10 +185,9 @@ def _front_picture(timed: Mapping[Cell, Timed]) -> Any:
         for rule, colour in colours.items():
             for actors, marker in zip(COLLECTING, "os^", strict=True):
                 own = timed[Cell(regime, FEW, rule, actors)]
-                age = (own.mean("data_lag") + own.mean("staleness")) / own.mean("updates")
                 face = colour if System(rule, actors) in kept else "none"
                 label = rule if actors == "barrier" else None
-                axes.plot(own.mean("seconds"), age, marker, color=colour, markerfacecolor=face, label=label)
+                axes.plot(own.mean("seconds"), own.age, marker, color=colour, markerfacecolor=face, label=label)
         axes.set_xlabel("duration of a batch (gradients)", fontsize=TEXT)
         axes.set_title(f"rollout {_share(ratio)}", fontsize=TEXT)
         if number == 1:

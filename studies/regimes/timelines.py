@@ -50,6 +50,11 @@ class Timed(NamedTuple):
         """Mean over seeds of a figure."""
         return float(np.mean(getattr(self, figure)))
 
+    @property
+    def age(self) -> float:
+        """Mean age of data when their gradient is aggregated, in batches: data lag and staleness over the updates."""
+        return (self.mean("data_lag") + self.mean("staleness")) / self.mean("updates")
+
 
 FIGURES = Timed._fields[1:]
 COLUMNS = ("seconds", "busy", "learners_busy", "actors_busy", "staleness", "data_lag", "updates")
