@@ -136,7 +136,8 @@ class Register:
         self.logger = Kind("logger", [f"{telemetry}.{name}" for name in ("tensorboard", "csvfiles", "trackers")])
         self.callback = Kind("callback")
         networks = f"{home}.agent.networks"
-        self.policy = Kind("policy", [f"{networks}.actor_critic", f"{networks}.transformer"])
+        policies = ("actor_critic", "transformer", "q_network", "squashed_gaussian")
+        self.policy = Kind("policy", [f"{networks}.{name}" for name in policies])
         self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
         self.memory = Kind("memory", [f"{home}.agent.networks.recurrent"])
 

@@ -42,6 +42,8 @@ from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust, imported
 
 NESTED = ("env", "experiment")
+DEFAULT_ENV = "gymnax/cartpole"
+"""Environment of `train.yaml`."""
 """Groups whose files lie in subfolders: `env=gymnax/cartpole`."""
 
 PRIMARY = "train"
@@ -246,6 +248,15 @@ class _Composer:
         if choice not in options:
             raise ConfigError(f"{group}={choice} is not one of {', '.join(options)}{did_you_mean(choice, options)}")
 
+    def _tuned(self, chosen: dict[str, str]) -> list[Override]:
+        """Choice of the tuned values of an algorithm: for the environment, or for any."""
+        if "tuned" in chosen or "algorithm" not in chosen:
+            return []
+        algorithm, names = chosen["algorithm"], self.choices("tuned")
+        of_env = f"{algorithm}_{chosen.get('env', DEFAULT_ENV).replace('/', '_')}"
+        name = next((name for name in (of_env, algorithm) if name in names), None)
+        return [] if name is None else self.parse([f"tuned={name}"])
+
     def choices(self, group: str) -> list[str]:
         folders = [""]
         if group in NESTED:
@@ -261,6 +272,7 @@ class _Composer:
         Hydra merges the chosen files first and sets single keys afterwards, so the merged files are cached.
         """
         chosen = [o for o in overrides if o.key_or_group in GROUPS or o.is_hydra_override()]
+        chosen += self._tuned({o.key_or_group: str(o.value()) for o in chosen})
         lines = (*self.search, *map(line_of, chosen))
         try:
             node = deepcopy(_merged(lines, hydra, self.files))

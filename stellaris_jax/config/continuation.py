@@ -18,8 +18,8 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
 
 GROUPS = (
-    "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
-    "sweep",
+    "env", "tuned", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices",
+    "experiment", "sweep",
 )  # fmt: skip
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import buffer_options, minibatches_per_round
 from stellaris_jax.config.options import (
     check_options,
     conditions,
@@ -164,18 +165,19 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         "pipelined": " of two fragments",
         "independent": f" times system.batches_in_flight={fragments}",
     }.get(c.system.actors, "")
-    gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
+    gradients = minibatches_per_round(c) * fragments
+    of = f"algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}{times}"
+    if options := buffer_options(c):
+        of = f"algorithm.options.updates_per_step={options['updates_per_step']:g} times the env steps of a round{times}"
     yield (
         learners <= gradients,
-        f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
-        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}{times}).",
+        f"system.learners={learners} must be at most the {gradients} minibatches there are at a time ({of}).",
     )
     steps = gradients * learners**2
     yield (
         steps <= MOST_PLANNED,
-        f"system.learners={learners} and the {gradients} minibatches there are at a time "
-        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}{times}) are too "
-        f"many for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
+        f"system.learners={learners} and the {gradients} minibatches there are at a time ({of}) are too many for their "
+        f"rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
     )
     priced = c.prices.learner_vms * c.prices.learner_vm_slots
     yield (

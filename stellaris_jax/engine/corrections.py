@@ -18,6 +18,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Metrics, effective_sample_size
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
+from stellaris_jax.config.buffer import buffer_options
 from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.options import part_optimizers
 from stellaris_jax.config.schema import knob
@@ -149,6 +150,18 @@ class Correction(Numbered):
 
     needs_kl: ClassVar[bool] = False
     """Whether the correction needs `Context.kl`, which takes two forward passes of the policy per gradient."""
+
+    needs_ratios: ClassVar[bool] = False
+    """Whether the correction needs importance ratios, which losses on a replay buffer do not have."""
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        named, name = ",".join(config.system.corrections), config.algorithm.name
+        yield (
+            not (cls.needs_ratios or cls.needs_kl) or buffer_options(config) is None,
+            f"system.corrections=[{named}] is not possible with algorithm.name={name}: {cls.__name__} compares the "
+            "learner's policy with the one that acted, which a replay buffer does not keep.",
+        )
 
     def init(self, params: jax.Array) -> Any:
         """State before the first gradient; `params` `[P]`."""
@@ -312,6 +325,7 @@ class EffectiveSampleSize(Correction):
     policy. So fresh gradients of later epochs are scaled, too, but gradients of on-policy data are not.
     """
 
+    needs_ratios = True
     ess_reference: Number = knob(
         1.0, "effective sample size, as a share, that needs no correction (ESS_0)", within="(0, 1]"
     )

@@ -21,10 +21,10 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.engine.host_rollout import Recorder, trajectory_of
 from stellaris_jax.engine.mesh import compile_for_backend
-from stellaris_jax.engine.program import PLAN_SPECS, REPLICATED, CompileKey, Engine, of_one_seed
+from stellaris_jax.engine.program import CompileKey, Engine
 from stellaris_jax.engine.round_steps import RoundSteps, SoFar, loop
 from stellaris_jax.engine.shards import HostData, Segments
-from stellaris_jax.engine.state import EngineInputs, EngineState
+from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, of_one_seed
 from stellaris_jax.engine.versions import lookup
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline.plan import Plan

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.networks import PolicyNetwork
@@ -18,10 +19,13 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.engine.exploration import explored, mixed
 from stellaris_jax.engine.keys import folded
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
 
+Chance = Callable[[jax.Array, jax.Array], jax.Array]
+"""Probability of a random action `[n]`, from the number of the fragment and those of environments `[n]`."""
 Act = Callable[[int, int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
 """Acting function: (step, group, observations `[n, ...]`, carry) -> (actions, distributions, next carry)."""
 
@@ -82,7 +86,7 @@ class HostGroup:
 
 
 def acting(
-    network: PolicyNetwork, config: EnvConfig, of: int | None = None
+    network: PolicyNetwork, config: EnvConfig, of: int | None = None, chance: Chance | None = None
 ) -> Callable[..., tuple[jax.Array, jax.Array, Carry]]:
     """Acting function of one group, not compiled yet.
 
@@ -91,6 +95,7 @@ def acting(
       config: options of the normalisers.
       of: total number of environments, if the function acts for a part of them. Noise is drawn for all of them, so it
         does not depend on the partition. By default the function acts for all.
+      chance: probability of a random action; by default actors take none.
 
     Returns:
       The function `act`.
@@ -108,15 +113,23 @@ def acting(
     ) -> tuple[jax.Array, jax.Array, Carry]:
         """Actions, distributions and the next carry.
 
-        `where` is (round, step, group) and determines the noise, with the key. `first` is the index of the part's
-        first environment.
+        `where` is (round, step, group) and determines the noise, with the key. `first` is the index of the first
+        environment among all.
         """
         key = folded(jax.random.wrap_key_data(key_data), where)
         parameters, carry = network.act(tree, view(normalizers, obs, config), carry)
         noise = distribution.noise(key, (of or obs.shape[0],))
         if of is not None:
             noise = jax.lax.dynamic_slice_in_dim(noise, first, obs.shape[0])
-        return distribution.perturb(parameters, noise), parameters, carry
+        action = distribution.perturb(parameters, noise)
+        if chance is not None:
+            probability = chance(where[0], first + jnp.arange(obs.shape[0]))
+            keys = jax.random.split(key, of or obs.shape[0])
+            if of is not None:
+                keys = jax.lax.dynamic_slice_in_dim(keys, first, obs.shape[0])
+            random = explored(network.action_space, probability, keys, 1)
+            action = mixed(jax.tree.map(lambda x: x[:, 0], random), action)
+        return action, parameters, carry
 
     return act
 

@@ -9,6 +9,8 @@ import jax
 
 ACTING, EVALUATION, PROBE = 0xAC7, 0x5EED, 0xC0
 """Numbers that separate the keys of host actors, evaluations and probes from those of training."""
+DRAWS, RANDOM = 0xD4A, 0x4A2
+"""Numbers that separate the keys of what losses draw, and of random actions, from those of acting."""
 
 
 class SeedKeys(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.agent.losses.common import DRIFT, LossInputs, Metrics, Samples, Versions, drift, mean
+from stellaris_jax.agent.losses.off_policy import ReplayInputs
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.recipe import Recipe
@@ -21,6 +22,7 @@ from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.schema import shown
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
+from stellaris_jax.engine.keys import DRAWS
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline.plan import Invocation, Peers
 
@@ -29,26 +31,40 @@ class DataLoader(NamedTuple):
     """Fragments and their minibatches.
 
     Attributes:
-      fragments: samples `[F * M, ...]`, F buffers of M = T x N samples.
-      order: minibatches as indices below M, int32 `[F, G, B]`; -1 marks an empty place.
+      fragments: samples `[F * M, ...]`, F buffers of M = T x N samples; or those of a replay buffer, which has more.
+      order: minibatches as rows of `fragments`, int32 `[F, G, B]`; -1 marks an empty place.
       version: versions of the behaviour policies, int32 `[F]`.
+      stored: fragments stored so far, int32; `None` without a replay buffer.
+      keys: keys of what losses draw, one for each fragment `[F]`; `None` unless they draw.
     """
 
     fragments: Samples
     order: jax.Array
     version: jax.Array
+    stored: jax.Array | None = None
+    keys: jax.Array | None = None
 
     def samples(self, buffer: Any) -> Samples:
-        """Samples of the fragment in a buffer."""
+        """Samples of the fragment in a buffer; of a replay buffer those of its minibatches, one after the other."""
+        rows = self.order[buffer].reshape(-1)
 
         def part(x: Any) -> Any:
-            rows = x.shape[0] // self.order.shape[0]
+            if self.fragments.transition is not None:
+                return x[rows]
+            rows_ = x.shape[0] // self.order.shape[0]
             if isinstance(x, np.ndarray):
-                return x[buffer * rows : (buffer + 1) * rows]
-            return jax.lax.dynamic_slice_in_dim(x, buffer * rows, rows)
+                return x[buffer * rows_ : (buffer + 1) * rows_]
+            return jax.lax.dynamic_slice_in_dim(x, buffer * rows_, rows_)
 
         chosen: Samples = jax.tree.map(part, self.fragments)
         return chosen
+
+    def places(self, buffer: int) -> np.ndarray:
+        """Minibatches of a fragment as rows of `samples(buffer)`, int32 `[G, B]`; -1 marks an empty place."""
+        order = np.asarray(self.order[buffer])
+        if self.fragments.transition is not None:
+            return np.where(order < 0, -1, np.arange(order.size, dtype=np.int32).reshape(order.shape))
+        return np.where(order < 0, -1, order - buffer * _rows(self, self.fragments))
 
 
 class Cache(NamedTuple):
@@ -74,11 +90,13 @@ class Fetched(NamedTuple):
 
     Attributes:
       params: the policy, `[P]`.
-      batch: the minibatch, with the target network's policies if there is one.
+      batch: the minibatch, with the target network's policies if a loss on fresh data has one.
       others: policies that other learners in flight held, `[K, P]`.
       peers: rows of `others` that count; `None` if the truncation does not use them.
       versions: versions of the policy and of the behaviour policy.
       kl_coefficient: weight of the KL penalty.
+      target: the target network, `[P]`, if a loss on a replay buffer has one.
+      key: key of what the loss draws; `None` unless it draws.
     """
 
     params: jax.Array
@@ -87,39 +105,54 @@ class Fetched(NamedTuple):
     peers: Peers | None
     versions: Versions
     kl_coefficient: jax.Array
+    target: jax.Array | None = None
+    key: jax.Array | None = None
 
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
-    """Store a fragment in a buffer.
+    """Store a fragment in a buffer, or as the newest one of a replay buffer.
 
     Args:
       loader: the data loader.
       buffer: index of the buffer.
       samples: samples of the fragment, at most `[M, ...]`.
-      order: its minibatches, `[G, B]`.
+      order: its minibatches, `[G, B]`, as indices of its samples; with a replay buffer, as rows of that.
       version: version of its behaviour policy.
 
     Returns:
       The data loader with the fragment.
     """
+    count, rows = loader.stored, _rows(loader, loader.fragments)
 
     def put(stored: Any, part: Any) -> Any:
         start = buffer * _rows(loader, stored)
+        if count is not None:
+            start = count % (len(stored.action) // len(samples.action)) * len(samples.action)
         return jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0), stored, part)
 
     carry = loader.fragments.carry
     fragments = put(loader.fragments._replace(carry=None), samples._replace(carry=None))
     if carry is not None:
         fragments = fragments._replace(carry=put(carry, samples.carry))
+    if count is None:
+        order = jnp.where(order < 0, -1, order + buffer * rows)
     order = jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0)
-    return DataLoader(fragments, order, loader.version.at[buffer].set(version))
+    after = loader._replace(fragments=fragments, order=order, version=loader.version.at[buffer].set(version))
+    return after if count is None else after._replace(stored=count + 1)
+
+
+def with_key(loader: DataLoader, buffer: jax.Array, key: jax.Array) -> DataLoader:
+    """Data loader in which losses on the fragment in a buffer, the newest one, draw with a key made of the run's."""
+    if loader.keys is None or loader.stored is None:
+        return loader
+    key = jax.random.fold_in(jax.random.fold_in(key, DRAWS), loader.stored)
+    return loader._replace(keys=jax.lax.dynamic_update_index_in_dim(loader.keys, key, buffer, 0))
 
 
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
     """Samples `[B, ...]` of the minibatch at a pointer (buffer, index)."""
 
-    def take(stored: Any, chosen: jax.Array) -> Any:
-        rows = chosen + buffer * _rows(loader, stored)
+    def take(stored: Any, rows: jax.Array) -> Any:
         return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), stored)
 
     order, carry = loader.order[buffer, index], loader.fragments.carry
@@ -127,8 +160,8 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     batch: Samples = take(loader.fragments._replace(carry=None), chosen)
     if carry is not None:
         # A minibatch of sequences starts with the sequences' first steps, whose rows are numbers of environments.
-        sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)
-        batch = batch._replace(carry=take(carry, chosen[:sequences]))
+        envs, rows = _rows(loader, carry), _rows(loader, loader.fragments)
+        batch = batch._replace(carry=take(carry, chosen[: len(order) * envs // rows] - buffer * (rows - envs)))
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
@@ -183,24 +216,30 @@ def gradient(
       invocation: arguments of the invocation, scalars (see `stellaris_jax.timeline.plan`).
     """
     ring, _, loader, kl_coefficient, _ = cache
-    batch = minibatch(loader, invocation.buffer, invocation.minibatch)
+    batch, target, key = minibatch(loader, invocation.buffer, invocation.minibatch), None, None
     if spec.algorithm.target == "version":
-        batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
+        target = versions.fetch(ring, invocation.target_slot)
     if cache.targets is not None:
-        batch = with_target(network, cache.targets.fetch(invocation.slot), batch)
+        target = cache.targets.fetch(invocation.slot)
+    if target is not None and spec.buffer is None:
+        batch, target = with_target(network, target, batch), None
+    if loader.keys is not None:
+        key = jax.random.fold_in(loader.keys[invocation.buffer], invocation.minibatch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)
     if batch.version is not None:
         known = known._replace(behaviour=batch.version)
     if invocation.kl_coefficient is not None:
         kl_coefficient = invocation.kl_coefficient
-    fetched = Fetched(params, batch, ring, invocation.peers, known, kl_coefficient)
+    fetched = Fetched(params, batch, ring, invocation.peers, known, kl_coefficient, target, key)
     return gradient_of(network, spec, hyper, fetched)
 
 
 def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, Metrics]:
     """Gradient `[P]` and metrics for fetched inputs."""
     batch, peers = clear_invalid(fetched.batch, spec.sequences), fetched.peers
+    if spec.buffer is not None:
+        return _replayed(network, spec, hyper, fetched._replace(batch=batch))
     inputs = partial(
         LossInputs,
         batch,
@@ -216,12 +255,33 @@ def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched
     )
     objective = partial(loss, network, spec.recipe, batch, inputs)
     grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
+    check_metrics(spec, metrics)
+    return network.ravel(grads), metrics
+
+
+def _replayed(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, Metrics]:
+    """Gradient `[P]` and metrics of a loss on a replay buffer."""
+    algorithm = spec.algorithm.bound(hyper.options)
+    target = None if fetched.target is None else network.unravel(fetched.target)
+
+    def objective(tree: dict[str, Any]) -> tuple[jax.Array, Metrics]:
+        inputs = ReplayInputs(fetched.batch, network, tree, target, hyper, fetched.key, fetched.versions)
+        returned = algorithm.loss(inputs)
+        check_returned(spec.algorithm, returned)
+        return returned
+
+    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
+    check_metrics(spec, metrics)
+    return network.ravel(grads), metrics
+
+
+def check_metrics(spec: ProgramSpec, metrics: Metrics) -> None:
+    """Raise ConfigError unless a loss has returned the metrics that it declares."""
     if {*metrics} != {*spec.metrics}:
         algorithm = type(spec.algorithm)
         given, declared = (", ".join(sorted({*names} - {*DRIFT})) for names in (metrics, spec.metrics))
         place = f"{algorithm.__name__}.loss ({code_location(algorithm.loss)})"
         raise ConfigError(f"{place} returns the metrics {given}, not those that it declares: {declared}.")
-    return network.ravel(grads), metrics
 
 
 def clear_invalid(batch: Samples, sequences: bool) -> Samples:
@@ -251,12 +311,11 @@ def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     if loader.fragments.version is None:
         return Versions(fetched, loader.version[invocations.buffer])
     chosen = loader.order[invocations.buffer, invocations.minibatch]
-    rows = invocations.buffer[..., None] * _rows(loader, loader.fragments) + chosen
-    behaviour = loader.fragments.version[rows].astype(jnp.float32)
+    behaviour = loader.fragments.version[chosen].astype(jnp.float32)
     if loader.fragments.valid is None:
         return Versions(fetched, jnp.mean(behaviour, axis=-1))
     # A minibatch without any valid samples has no lag.
-    used = loader.fragments.valid[rows] & (chosen >= 0)
+    used = loader.fragments.valid[chosen] & (chosen >= 0)
     total, count = jnp.sum(jnp.where(used, behaviour, 0.0), axis=-1), jnp.sum(used, axis=-1)
     return Versions(fetched, jnp.where(count > 0, total / jnp.maximum(count, 1), fetched))
 

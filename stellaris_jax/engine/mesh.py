@@ -16,6 +16,7 @@ import jax
 from jax.sharding import AxisType, Mesh
 
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 
@@ -153,7 +154,9 @@ def threads_of(config: Config) -> int | None:
     if jax.config.values["jax_platforms"] != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
         return None
     algorithm, network = config.algorithm, config.network
-    batch = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
+    buffer = ReplayBuffer.of(config)
+    samples = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
+    batch = samples if buffer is None else buffer.batch
     small = batch * max(network.hidden, default=1) ** 2 <= SMALL and network.torso == "mlp" and network.memory == "none"
     single = config.num_seeds == config.engine.devices == 1 and not config.engine.distributed
     control = config.env.name.startswith("gymnax/") and config.env.name.endswith(("-v0", "-v1"))  # small observations

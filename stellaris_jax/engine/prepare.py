@@ -56,12 +56,14 @@ class Collected(NamedTuple):
       next_value: values of the next observations before any reset, by the same critic.
       discounted_return: running discounted sums of rewards; `None` unless statistics of them are kept.
       first: whether an observation starts an episode, bool; `None` without memory.
+      next_obs: observations after the steps, before any reset; `None` unless the algorithm learns from a replay buffer.
+      discount: see `Transition`; `None` likewise.
     """
 
     obs: jax.Array
     raw_obs: jax.Array | None
     action: jax.Array
-    distribution: jax.Array
+    distribution: Any
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
@@ -70,6 +72,8 @@ class Collected(NamedTuple):
     next_value: jax.Array | None
     discounted_return: jax.Array | None
     first: jax.Array | None
+    next_obs: Any = None
+    discount: Any = None
 
 
 def prepare(

@@ -28,16 +28,18 @@ from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import aggregator_of, rows
 from stellaris_jax.engine.corrections import Context, kl_needed
+from stellaris_jax.engine.exploration import chance
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Cache
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
+from stellaris_jax.engine.replay_buffer import store_transitions
 from stellaris_jax.engine.rollout import Fragment, RolloutInputs, rollout
 from stellaris_jax.engine.round_steps import RoundSteps, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
+from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, StateLayout, of_one_seed
 from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -115,6 +117,8 @@ class Engine:
         """Store a fragment as training data; also returns its samples `[M, ...]`."""
         if self.spec.host_fragments:
             state, fragment = self._with_totals(hyper, state, fragment, present)
+        if self.spec.buffer is not None:
+            return store_transitions(self.spec, self.options, hyper, state, fragment, order)
         samples, normalizers, episodes = prepare(
             self.network, hyper, self.options, fragment, state.normalizers, self.spec.recipe, present
         )
@@ -142,8 +146,10 @@ class Engine:
                 present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
         before = jax.tree.map(lambda x: x[:local], state.actor)
         keys = keys._replace(envs=keys.envs[:local])
+        first = 0 if self.axis is None else jax.lax.axis_index(self.axis) * local
+        chances = chance(self.spec, hyper, state.round, first + jnp.arange(local))
         carry = self.network.stored(before.carry)
-        inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma)
+        inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma, chance=chances)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
         if self.axis is not None:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
@@ -385,18 +391,3 @@ class Engine:
     def replicated(self, tree: T) -> T:
         """Arrays on all devices."""
         return put(tree, self.layout.replicated)
-
-
-def of_one_seed(plan: Plan) -> Plan:
-    """Plan of one seed without the axis of seeds."""
-    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
-    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
-
-
-SHARED = ("bounds", "learning_rate", "steps", "ends")
-"""Fields of a plan that are the same for all seeds."""
-REPLICATED = PartitionSpec()
-PLACED = PartitionSpec(None, None, AXIS)
-"""Partition of arrays with an axis of places, which is sharded over devices."""
-PLAN_SPECS = Plan(**{field: PLACED if field in ("invocations", "weights") else REPLICATED for field in Plan._fields})  # type: ignore[arg-type]
-"""Partition of a plan's fields."""

@@ -14,6 +14,7 @@ from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.policy_network import where_rows
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.engine.exploration import explored, mixed
 from stellaris_jax.engine.keys import FragmentKeys, step_keys
 from stellaris_jax.envs.base import Box, VecEnv
 
@@ -50,6 +51,7 @@ class ActorState(NamedTuple):
       totals: `EpisodeTotals` of the current episodes, `[N, 3]`.
       carry: state of the network's memory at `obs`; `None` without memory and for host environments.
       alive: whether no episode has ended in the fragment yet, bool, if fragments end with an episode; else `None`.
+      window: `engine.transitions.Window`, the last steps of targets of several steps; `None` without these.
     """
 
     env: Any
@@ -57,6 +59,7 @@ class ActorState(NamedTuple):
     totals: jax.Array
     carry: Carry = None
     alive: Any = None
+    window: Any = None
 
     def awake(self, first: Any = None) -> ActorState:
         """State before step `first` of a fragment, its first one by default; no episode has ended at the fragment's."""
@@ -155,6 +158,7 @@ class RolloutInputs(NamedTuple):
       keys: keys of the fragment.
       gamma: discount of the discounted returns.
       first: number of the first step in the fragment, if only a segment of it is rolled; else `None`.
+      chance: probability of a random action, `[N]`; `None` if actors take none.
     """
 
     params: jax.Array
@@ -163,6 +167,7 @@ class RolloutInputs(NamedTuple):
     keys: FragmentKeys
     gamma: Number
     first: Any = None
+    chance: Any = None
 
 
 def rollout(
@@ -186,7 +191,7 @@ def rollout(
     Returns:
       (state of the actors, trajectory).
     """
-    params, normalizers, actor, keys, gamma, first = inputs
+    params, normalizers, actor, keys, gamma, first, chance = inputs
     tree = network.acting(params)
     starts = env.starts(keys.start)
     length = fragment_steps or steps
@@ -194,15 +199,17 @@ def rollout(
     streams = step_keys(keys.envs, length)
     noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
     env_keys = streams[:, 1:]
+    random = None if chance is None else explored(network.action_space, chance, streams[:, 0], length)
+    drawn = (env_keys, noise, random)
     if first is not None:
-        noise, env_keys = (jax.lax.dynamic_slice_in_dim(x, first, steps, axis=1) for x in (noise, env_keys))
-    env_keys = jnp.swapaxes(env_keys, 0, 1)
+        drawn = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, steps, axis=1), drawn)
+    drawn = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), drawn)
 
-    def step(before: ActorState, x: tuple[jax.Array, jax.Array]) -> tuple[ActorState, Any]:
-        keys, noise = x
+    def step(before: ActorState, x: tuple[jax.Array, jax.Array, Any]) -> tuple[ActorState, Any]:
+        keys, noise, random = x
         obs, alive = before.obs, before.alive
         distribution, carry = network.act(tree, view(normalizers, obs, options), before.carry)
-        action = network.distribution.perturb(distribution, noise)
+        action = mixed(random, network.distribution.perturb(distribution, noise))
         state, time_step = env.step(keys, before.env, action, starts)
         ends = (time_step.terminated, time_step.truncated)
         after = before._replace(env=state, obs=time_step.obs, carry=None)
@@ -212,10 +219,8 @@ def rollout(
         return after, (obs, action, distribution, time_step, alive)
 
     carry = network.begin(tree, view(normalizers, actor.obs, options), actor.carry)
-    start = actor._replace(totals=None, carry=carry)  # type: ignore[arg-type]
-    after, (obs, action, distribution, results, valid) = jax.lax.scan(
-        step, start, (env_keys, jnp.swapaxes(noise, 0, 1))
-    )
+    start = actor._replace(totals=None, carry=carry, window=None)  # type: ignore[arg-type]
+    after, (obs, action, distribution, results, valid) = jax.lax.scan(step, start, drawn)
     done = results.terminated | results.truncated
     counted = jnp.ones_like(results.reward) if valid is None else valid.astype(results.reward.dtype)
     totals, carried = episode_totals(results.reward, counted, done, actor.totals, gamma)
@@ -233,7 +238,7 @@ def rollout(
         # The carry is zero already if an episode ended just before the fragment.
         first=jnp.concatenate([jnp.zeros_like(done[:1]), done]) if network.recurrent else None,
     )
-    return after._replace(totals=carried), trajectory
+    return after._replace(totals=carried, window=actor.window), trajectory
 
 
 def stopped(alive: jax.Array, before: ActorState, after: ActorState, result: Any) -> tuple[ActorState, Any]:

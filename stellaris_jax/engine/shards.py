@@ -10,11 +10,13 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, store, versions
 from stellaris_jax.engine.aggregator import rows as as_rows
+from stellaris_jax.engine.exploration import chance
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.prepare import Collected, EpisodeStatistics, collected, ended_episodes, prepared
@@ -29,6 +31,7 @@ from stellaris_jax.engine.rollout import (
 )
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.transitions import replayed, steps_for_replay, transitions
 from stellaris_jax.envs.base import VecEnv
 
 
@@ -81,9 +84,28 @@ class Shards(NamedTuple):
         keys = keys._replace(envs=keys.envs.reshape(-1))
         before: ActorState = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state.actor)
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
-        inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma)
+        chances = self._chances(hyper, number, slice(None))
+        flat = None if chances is None else chances.reshape(-1)
+        inputs = RolloutInputs(params, normalizers, before, keys, hyper.gamma, chance=flat)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
-        return self._stored(state, slot, rows, self.network.stored(before.carry), actor, trajectory)
+        return self._stored(hyper, state, slot, rows, self.network.stored(before.carry), actor, trajectory)
+
+    def _chances(self, hyper: Hyper, number: jax.Array, shards: Any) -> jax.Array | None:
+        """Probability of a random action in fragment `number` of the environments `[W, n]` of shards."""
+        if self.spec.buffer is None:
+            return None
+        assert self.spec.collection is not None, "actors are not independent"
+        envs, local = jnp.arange(self.spec.envs).reshape(self.spec.collection.shards, -1), self.spec.shard_envs
+        if self.axis is not None:
+            local //= self.spec.devices
+            envs = jax.lax.dynamic_slice_in_dim(envs, jax.lax.axis_index(self.axis) * local, local, axis=1)
+        return chance(self.spec, hyper, jnp.asarray(number)[..., None], envs[shards])
+
+    def _data(self, gamma: Number, fragment: Fragment, window: Any) -> tuple[Collected, Any]:
+        """Data of a fragment or segment, and the window of steps after it; see `engine.transitions`."""
+        if self.spec.buffer is None:
+            return collected(self.network, self.options, fragment), window
+        return transitions(steps_for_replay(self.options, fragment), window, self.spec.buffer.steps, gamma)
 
     def host_whole_wave(
         self, hyper: Hyper, state: EngineState, slot: jax.Array, rows: jax.Array, data: HostData
@@ -99,10 +121,12 @@ class Shards(NamedTuple):
         trajectory: Trajectory = jax.tree.map(together, columns)
         trajectory = trajectory._replace(last_obs=trajectory.last_obs[0])
         trajectory, totals = with_totals(trajectory, flat(state.actor.totals), hyper.gamma)
-        return self._stored(state, slot, rows, flat(data.carry), ActorState(None, None, totals), trajectory)
+        actor = ActorState(None, None, totals, window=flat(state.actor.window))
+        return self._stored(hyper, state, slot, rows, flat(data.carry), actor, trajectory)
 
     def _stored(
         self,
+        hyper: Hyper,
         state: EngineState,
         slot: jax.Array,
         rows: jax.Array,
@@ -113,6 +137,7 @@ class Shards(NamedTuple):
         """Store a trajectory `[T, N, ...]` of all shards.
 
         Args:
+          hyper: hyper-parameters.
           state: training state before.
           slot: ring slot of the version that acted.
           rows: rows of the store, `[A]`.
@@ -125,7 +150,8 @@ class Shards(NamedTuple):
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         version = state.version - versions.behind(state.ring, state.version, slot)
         fragment = Fragment(trajectory, params, normalizers, version, carry)
-        data = collected(self.network, self.options, fragment)
+        data, window = self._data(hyper.gamma, fragment, actor.window)
+        actor = actor._replace(window=window)
 
         def by_shard(x: jax.Array) -> jax.Array:
             return jnp.moveaxis(x.reshape(x.shape[0], shape.shards, -1, *x.shape[2:]), 1, 0)
@@ -171,11 +197,13 @@ class Shards(NamedTuple):
         def roll(inputs: RolloutInputs) -> tuple[ActorState, Any, EpisodeStatistics]:
             actor, trajectory = rollout(env, self.network, self.options, steps, inputs, self.spec.steps)
             fragment = Fragment(trajectory, inputs.params, inputs.normalizers, 0, inputs.actor.carry)
-            return actor, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
+            data, window = self._data(inputs.gamma, fragment, actor.window)
+            return actor._replace(window=window), data, ended_episodes(trajectory, None)
 
-        axes = RolloutInputs(0, one, 0, 0, None, 0)  # type: ignore[arg-type]
+        axes = RolloutInputs(0, one, 0, 0, None, 0, 0)  # type: ignore[arg-type]
         before = self._of_wave(state.actor, wave)
-        inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first)
+        chances = self._chances(hyper, wave.number, wave.shard)
+        inputs = RolloutInputs(fetched, normalizers, before, keys, hyper.gamma, first, chances)
         actor, data, episodes = jax.vmap(roll, in_axes=(axes,))(inputs)
         return self._written(state, wave, self.network.stored(before.carry), actor, data, episodes)
 
@@ -194,16 +222,17 @@ class Shards(NamedTuple):
         fetched = jax.vmap(partial(versions.fetch, state.ring))(wave.slot)
 
         def prepare(
-            params: jax.Array, normalizers: Normalizers, totals: jax.Array, data: HostData
-        ) -> tuple[jax.Array, Any, EpisodeStatistics]:
-            trajectory, totals = with_totals(data.trajectory, totals, hyper.gamma)
+            params: jax.Array, normalizers: Normalizers, actor: ActorState, data: HostData
+        ) -> tuple[ActorState, Any, EpisodeStatistics]:
+            trajectory, totals = with_totals(data.trajectory, actor.totals, hyper.gamma)
             fragment = Fragment(trajectory, params, normalizers, 0, data.carry)
-            return totals, collected(self.network, self.options, fragment), ended_episodes(trajectory, None)
+            columns, window = self._data(hyper.gamma, fragment, actor.window)
+            return actor._replace(totals=totals, window=window), columns, ended_episodes(trajectory, None)
 
         normalizers = self._normalizers(state, wave.slot)
         mapped = jax.vmap(prepare, in_axes=(0, self._seen_axes, 0, 0))
-        totals, columns, episodes = mapped(fetched, normalizers, state.actor.totals, data)
-        return self._written(state, wave, data.carry, ActorState(None, None, totals), columns, episodes)
+        actor, columns, episodes = mapped(fetched, normalizers, state.actor, data)
+        return self._written(state, wave, data.carry, actor, columns, episodes)
 
     @property
     def _seen_axes(self) -> Normalizers | None:
@@ -254,16 +283,24 @@ class Shards(NamedTuple):
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Form a batch of the fragments in rows `[A]`, with minibatches `[G, B]`; none if `buffer` is negative."""
         data, carry, version, episodes = store.batch(_store(state), rows, self.network.recurrent)
-        recipe = self.spec.recipe
-        samples, normalizers = prepared(self.network, hyper, self.options, data, carry, state.normalizers, recipe)
-        samples = samples._replace(version=version)
-        loader = learner.store(state.loader, jnp.maximum(buffer, 0), samples, order, version[0])
+        samples, normalizers = self._samples(hyper, data, carry, state.normalizers)
+        place = jnp.maximum(buffer, 0)
+        loader = learner.with_key(state.loader, place, state.key)
+        loader = learner.store(loader, place, samples._replace(version=version), order, version[0])
         formed = state._replace(loader=loader, normalizers=normalizers)
         if self.spec.seeds == 1:
             return formed, episodes
         # Seeds that form no batch at this place keep their state.
         chosen: EngineState = jax.tree.map(lambda new, old: jnp.where(buffer >= 0, new, old), formed, state)
         return chosen, jax.tree.map(lambda x: jnp.where(buffer >= 0, x, 0.0), episodes)
+
+    def _samples(
+        self, hyper: Hyper, data: Collected, carry: Carry, normalizers: Normalizers
+    ) -> tuple[Samples, Normalizers]:
+        """Samples `[T * N, ...]` of a batch, and the updated statistics."""
+        if self.spec.buffer is not None:
+            return replayed(data), normalizers
+        return prepared(self.network, hyper, self.options, data, carry, normalizers, self.spec.recipe)
 
 
 class HostData(NamedTuple):

@@ -13,6 +13,7 @@ from stellaris_jax.agent.networks.policy_network import VALUE
 from stellaris_jax.agent.optimizers import Optimizer
 from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.config.options import estimator_of, is_recurrent, part_optimizers
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
@@ -128,7 +129,14 @@ class ProgramSpec:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the losses' metrics."""
+        if self.buffer is not None:
+            return tuple(self.algorithm.metrics)
         return (*(name for name in self.algorithm.metrics if name != "value_loss" or self.has_value_loss), *DRIFT)
+
+    @property
+    def buffer(self) -> ReplayBuffer | None:
+        """Sizes of the replay buffer; `None` unless the algorithm learns from one."""
+        return self.minibatch_layout.buffer
 
     @property
     def has_value_loss(self) -> bool:
@@ -191,7 +199,7 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.host_fragments or self.episodic
+        return self.masked or self.host_fragments or self.episodic or self.buffer is not None
 
     @property
     def follows(self) -> bool:

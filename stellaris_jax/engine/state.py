@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps
+from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps, Transition
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.config.tree import Config
@@ -27,6 +27,7 @@ from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.store import PARTIAL_SUMS, Store, init_store
+from stellaris_jax.engine.transitions import Window
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -83,6 +84,21 @@ class EngineInputs(NamedTuple):
     plan: Plan
     fragment: Any = None
     width: int | None = None
+
+
+def of_one_seed(plan: Plan) -> Plan:
+    """Plan of one seed without the axis of seeds."""
+    squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
+    return plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
+
+
+SHARED = ("bounds", "learning_rate", "steps", "ends")
+"""Fields of a plan that are the same for all seeds."""
+REPLICATED = PartitionSpec()
+PLACED = PartitionSpec(None, None, AXIS)
+"""Partition of arrays with an axis of places, which is sharded over devices."""
+PLAN_SPECS = Plan(**{field: PLACED if field in ("invocations", "weights") else REPLICATED for field in Plan._fields})  # type: ignore[arg-type]
+"""Partition of a plan's fields."""
 
 
 def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
@@ -158,7 +174,8 @@ class StateLayout:
         """Initial state of one seed from its parameters, key and hyper-parameters, without the leading axis."""
         spec, observation, keys = self.spec, self.network.observation_space, SeedKeys.of(key)
         actor = init_actor(self.env, self.network, jax.random.split(keys.envs, spec.envs))
-        rows = spec.envs * spec.steps * spec.buffers
+        buffer = spec.buffer
+        rows = spec.envs * spec.steps * (spec.buffers if buffer is None else buffer.stored)
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         made = spec.recipe.made
@@ -176,6 +193,13 @@ class StateLayout:
             first=never if self.network.recurrent else None,
             own=self._own(hyper, rows),
         )
+        if buffer is not None:
+            following = Transition(zeros, zeros, fragments.obs)
+            fragments = fragments._replace(distribution=None, log_prob=None, transition=following)
+            fragments = fragments._replace(version=jnp.zeros(rows, jnp.int32))
+            window = Window.empty(spec.envs, buffer.steps, fragments.obs, fragments.action)
+            actor = actor._replace(window=window)
+        draws = getattr(spec.algorithm, "draws", False)
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         normalizers, store = init_normalizers(observation), None
         if spec.collection is not None:
@@ -190,7 +214,13 @@ class StateLayout:
             ring=versions.init(params, self.shape.ring.length),
             aggregator=self.aggregator(hyper).init(params),
             actor=actor,
-            loader=DataLoader(fragments, order, jnp.zeros(self.shape.buffers, jnp.int32)),
+            loader=DataLoader(
+                fragments,
+                order,
+                jnp.zeros(self.shape.buffers, jnp.int32),
+                stored=None if buffer is None else jnp.int32(0),
+                keys=jax.random.split(keys.run, self.shape.buffers) if draws else None,
+            ),
             normalizers=normalizers,
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),
             key=keys.run,

@@ -67,13 +67,14 @@ def init_store(
     def zeros(like: jax.Array, dtype: Any = None) -> jax.Array:
         return jnp.zeros((rows, spec.steps, envs, *like.shape[1:]), dtype or like.dtype)
 
-    number, flag = zeros(samples.log_prob), zeros(samples.log_prob, bool)
+    number = jnp.zeros((rows, spec.steps, envs))
+    flag, transition = number > 0, samples.transition
     raw = jnp.zeros((rows, spec.steps, envs, *network.observation_space.shape), network.observation_space.dtype)
     data = Collected(
         obs=zeros(samples.obs),
         raw_obs=raw if options.normalize_observation else None,
         action=zeros(samples.action),
-        distribution=zeros(samples.distribution),
+        distribution=None if transition is not None else zeros(samples.distribution),
         reward=number,
         terminated=flag,
         truncated=flag,
@@ -82,6 +83,8 @@ def init_store(
         next_value=number if spec.critic else None,
         discounted_return=number if options.normalize_reward else None,
         first=None,
+        next_obs=None if transition is None else zeros(transition.next_obs),
+        discount=None if transition is None else number,
     )
     carry = network.stored(network.initial_carry(envs))
     repeated = partial(jax.tree.map, lambda x: jnp.broadcast_to(x, (spec.shape.ring.length, *x.shape)).copy())

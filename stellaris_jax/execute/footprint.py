@@ -160,9 +160,16 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     # log mu, the critic's value, what the recipe makes, reward and next value of sequences, and the version.
     made = len(spec.recipe.made) + spec.recipe.sequences * (1 + spec.critic)
     numbers = sizes.action + sizes.distribution + 1 + spec.critic + made + (collection is not None)
-    samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
-    where = ("env.num_envs", "algorithm.rollout_length")
-    yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
+    where: tuple[str, ...] = ("env.num_envs", "algorithm.rollout_length")
+    if spec.buffer is None:
+        samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
+        yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
+    else:
+        # Observations before and after, action, reward, discount, version; the last steps of each environment.
+        transition = 2 * sizes.viewed + WORD * (sizes.action + 3) + 1
+        samples = envs * (spec.steps * spec.buffer.stored + spec.buffer.steps - 1) * transition
+        where = ("algorithm.options.buffer_size", *where)
+        yield Part("replay buffer", copies * samples, saved * samples, of(where[0], "env.frame_stack"))
     orders = spec.buffers * order
     yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
 

@@ -119,9 +119,11 @@ class Planner:
         self._simulated = UNKNOWN
         schedule, layout = self.schedule, self.layout
         actors, envs, widths = schedule.participants(in_flight)
-        counts = [layout.epochs * layout.count(n) for n in envs]
-        simulated = list(zip(schedule.timelines, actors, counts, strict=True))
-        rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
+        simulated = list(zip(schedule.timelines, actors, envs, strict=True))
+        rounds = [
+            [timeline.next_round(i, layout.gradients(begin + r, n)) for timeline, i, n in simulated]
+            for r in range(size)
+        ]
         self._simulated = begin + size
         factors = [schedule.learning_rate_factor(begin + r) for r in range(size)]
 

@@ -179,13 +179,12 @@ class Accounts:
         with np.errstate(invalid="ignore", divide="ignore"):
             returns = metrics.episodes.total_return / metrics.episodes.ended
             lengths = metrics.episodes.total_length / metrics.episodes.ended
-        losses = dict(metrics.loss)
-        square = losses.pop("ratio_square")
-        del losses["ratio"]  # its mean is about 1
+        losses, drift = dict(metrics.loss), {}
+        if losses.pop("ratio", None) is not None:  # its mean is about 1; losses on a replay buffer have no ratios
+            drift = {"ess": effective_sample_size(metrics.loss), "chi2": losses.pop("ratio_square") - 1.0}
         over_seeds = {
             **losses,
-            "ess": effective_sample_size(metrics.loss),
-            "chi2": square - 1.0,
+            **drift,
             "grad_norm": metrics.gradient_norm,
             "update_norm": metrics.update_norm,
             "update_cosine": metrics.update_cosine,

@@ -22,6 +22,7 @@ import numpy as np
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.exploration import chance_of
 from stellaris_jax.engine.host_rollout import HostGroup, acting, compact, fingerprint, host_rollout, step_again
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.envs.base import HostEnv, HostPool
@@ -165,7 +166,7 @@ class HostActors:
 
     def __init__(self, env: HostEnv, network: PolicyNetwork, config: Config, programs: Programs):
         self.env, self.network, self.length = env, network, config.algorithm.rollout_length
-        self._act = jax.jit(acting(network, config.env, config.env.num_envs))
+        self._act = jax.jit(acting(network, config.env, config.env.num_envs, chance_of(config)))
         self._unravel = jax.jit(network.acting)
         self._open_envs: dict[int, OpenEnvs] = {}
         self._programs = programs

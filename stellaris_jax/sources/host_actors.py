@@ -19,6 +19,7 @@ import numpy as np
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.exploration import chance_of
 from stellaris_jax.engine.host_rollout import (
     HostGroup,
     Recorder,
@@ -84,7 +85,8 @@ class Actors:
         self.network, self.distribution = network, network.distribution
         normalizers = init_normalizers(env.observation_space)
         self.shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
-        self._act, self._unravel = jax.jit(acting(network, config.env)), jax.jit(network.acting)
+        self._act = jax.jit(acting(network, config.env, chance=chance_of(config)))
+        self._unravel = jax.jit(network.acting)
         self._keys = [acting_key(seed) for seed in seeds]
         self._groups: list[list[HostGroup]] = []
         self._round = 0
@@ -219,7 +221,8 @@ class Actors:
 
         def act(t: int, group: int, obs: np.ndarray, carry: Carry) -> Any:
             position = np.array([self._round, t, group], np.uint32)
-            return jax.device_get(self._act(tree, normalizers, obs, carry, key, position))
+            first = np.int32(sum(len(one.obs) for one in groups[:group]))
+            return jax.device_get(self._act(tree, normalizers, obs, carry, key, position, first))
 
         for group in groups:
             group.width = self._width(group)

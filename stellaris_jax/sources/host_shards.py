@@ -18,6 +18,7 @@ import numpy as np
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.exploration import chance_of
 from stellaris_jax.engine.host_program import HostWave
 from stellaris_jax.engine.host_rollout import (
     HostGroup,
@@ -50,9 +51,10 @@ class ShardPolicies:
 
     def __init__(self, network: PolicyNetwork, config: Config, spec: ProgramSpec):
         self.network, self.spec = network, spec
-        self._act = jax.jit(acting(network, config.env))
+        chance = chance_of(config)
+        self._act = jax.jit(acting(network, config.env, chance=chance))
         # Each shard acts for a part of the environments, with the noise that it has among all of them.
-        part = acting(network, config.env, of=spec.envs)
+        part = acting(network, config.env, of=spec.envs, chance=chance)
         self._act_each = jax.jit(jax.vmap(part, in_axes=(0, 0, 0, 0, None, 0, 0)))
         self._unravel, self._unravel_each = jax.jit(network.acting), jax.jit(jax.vmap(network.acting))
 

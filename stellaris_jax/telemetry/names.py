@@ -33,6 +33,8 @@ METRICS = {
     "occupancy": Metric("charts/occupancy", "share of the computed gradients that were asked for"),
     "policy_loss": Metric("losses/policy_loss", "loss of the policy"),
     "value_loss": Metric("losses/value_loss", "loss of the critic"),
+    "q_value": Metric("losses/q_values", "mean action value of the transitions learned from"),
+    "temperature": Metric("losses/alpha", "weight of the entropy (SAC)"),
     "entropy": Metric("losses/entropy", "entropy of the policy"),
     "kl": Metric("losses/approx_kl", "Kullback-Leibler divergence of the learner's policy from the one that acted"),
     "clip_fraction": Metric("losses/clipfrac", "share of the samples whose ratio was clipped"),

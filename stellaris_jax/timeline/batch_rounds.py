@@ -90,7 +90,8 @@ def _settle(timeline: Simulation, free: FreeActors, record: Round, gradients: in
             while free.begin(timeline.tick, record):
                 changed = True
         started = list(map(timeline.invoke, coordinator.starts()))
-        if started:
+        # A batch without minibatches, before learning starts, is complete as soon as it is formed.
+        if started or (queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0):
             continue
         if timeline.contention is not None:
             timeline.pace(timeline.contention)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import minibatches_per_round
 from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.sections import DelayConfig, DelaysConfig
@@ -217,8 +218,8 @@ def _most(config: Config, key: str) -> tuple[int, str]:
     if key == "platform.actors":
         prices = config.prices
         return prices.actor_vms * prices.actor_vm_slots, "prices.actor_vms times prices.actor_vm_slots"
-    platform, algorithm = config.platform, config.algorithm
-    gradients = algorithm.epochs * algorithm.minibatches * config.system.fragments_in_flight
+    platform = config.platform
+    gradients = minibatches_per_round(config) * config.system.fragments_in_flight
     return min(
         (platform.gpus * platform.slots_per_gpu, "platform.gpus times platform.slots_per_gpu"),
         (gradients, "minibatches at a time (algorithm.epochs times algorithm.minibatches)"),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.config.options import estimator_of, is_recurrent
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.collection import (
@@ -24,6 +25,7 @@ from stellaris_jax.timeline.collection import (
     power_of_two,
 )
 from stellaris_jax.timeline.records import Round
+from stellaris_jax.timeline.replay import drawn_minibatches
 from stellaris_jax.timeline.shapes import PlanShape
 
 Indices = Any
@@ -73,7 +75,8 @@ class Plan(NamedTuple):
         instead of waves.
       behaviour: ring slot of the version that actors use, int32 `[R, S]`.
       envs: number of environments that take part in the round (the first ones), int32 `[R, S]`.
-      order: the data loader's minibatches, as indices into the fragment's samples, int32 `[R, S, G, B]`; -1: none.
+      order: the data loader's minibatches, as indices into the fragment's samples, or into a replay buffer, int32
+        `[R, S, G, B]`; -1: none.
       learning_rate: factor on the base learning rate, float32 `[R]`.
       collection: what independent actors roll, and batches; `None` for other actors, which roll a fragment a round.
       steps: parts of each step of independent actors; `None` for other actors.
@@ -111,6 +114,7 @@ class MinibatchLayout(NamedTuple):
       steps: T.
       envs: N.
       length: T if a minibatch holds all steps of some environments, `[T, n]`, flattened; 1 if it holds single samples.
+      buffer: sizes of the replay buffer from which minibatches are drawn instead; `None` without one.
     """
 
     epochs: int
@@ -118,6 +122,7 @@ class MinibatchLayout(NamedTuple):
     steps: int
     envs: int
     length: int = 1
+    buffer: ReplayBuffer | None = None
 
     @classmethod
     def of(cls, config: Config) -> MinibatchLayout:
@@ -125,23 +130,34 @@ class MinibatchLayout(NamedTuple):
         settings = config.algorithm
         sequences = register.algorithm[settings.name].sequences or register.advantage[estimator_of(config)].by_learners
         sequences |= is_recurrent(config)
-        steps = settings.rollout_length
+        steps, buffer = settings.rollout_length, ReplayBuffer.of(config)
+        if buffer is not None:
+            return cls(1, buffer.gradients, steps, config.env.num_envs, buffer=buffer)
         return cls(settings.epochs, settings.minibatches, steps, config.env.num_envs, steps if sequences else 1)
 
     @property
     def batch(self) -> int:
         """Samples of a minibatch."""
+        if self.buffer is not None:
+            return self.buffer.batch
         return self.steps * self.envs // self.minibatches
 
     def count(self, envs: int) -> int:
         """Minibatches of each epoch over a fragment of so many environments."""
+        if self.buffer is not None:
+            return self.minibatches if envs else 0
         return -(-self.steps * envs // self.batch)
+
+    def gradients(self, fragment: int, envs: int) -> int:
+        """Minibatches of a fragment of so many environments, over all epochs."""
+        waits = self.buffer is not None and fragment < self.buffer.waiting
+        return 0 if waits else self.epochs * self.count(envs)
 
 
 def minibatch_order(
     seed: int, fragment: int, layout: MinibatchLayout, envs: int | None = None, width: int | None = None
 ) -> np.ndarray:
-    """Minibatches of a fragment: a fresh permutation per epoch, cut into minibatches.
+    """Minibatches of a fragment: a fresh permutation per epoch, cut into minibatches; or draws from a replay buffer.
 
     Args:
       seed: seed of the run.
@@ -159,6 +175,8 @@ def minibatch_order(
     if envs == 0:
         return np.empty((0, layout.batch), np.int32)
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
+    if layout.buffer is not None:
+        return drawn_minibatches(generator, layout.buffer, layout.steps * layout.envs, fragment)
     sequences, places, count = layout.steps * envs // layout.length, layout.batch // layout.length, layout.count(envs)
     # Permute 64-bit integers: NumPy swaps them twice as fast as shorter ones.
     order = np.tile(np.arange(sequences), (layout.epochs, 1))

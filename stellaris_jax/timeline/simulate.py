@@ -27,6 +27,7 @@ from typing import Any
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import minibatches_per_round
 from stellaris_jax.config.sections import DelaysConfig, PlatformConfig
 from stellaris_jax.config.system import SystemConfig
 from stellaris_jax.config.tree import Config
@@ -83,7 +84,7 @@ class Timeline:
             config.system,
             config.platform,
             config.delays,
-            gradients_per_round=config.algorithm.epochs * config.algorithm.minibatches,
+            gradients_per_round=minibatches_per_round(config),
             seed=seed,
             actors=limits_of(config).maximum,
             detects=register.scaling[config.scaling.rule].detects,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, LossInputs, Metrics
+from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, Metrics
 from stellaris_jax.agent.networks.policy_network import has_outputs
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.optioned import Numbered, options_of
@@ -20,6 +20,11 @@ TAKEN = {*DRIFT, *names.METRICS, "kind", "round", "env_steps", "per_seed", "chi2
          "in_flight_counts", "queued_counts", "data_lag_counts", "probe", "nonfinite_gradients"}  # fmt: skip
 """Names in records that no algorithm's metric can have."""
 
+
+KNOWN = {*METRICS, "q_value", "temperature"}
+"""Names of our own algorithms' metrics."""
+
+DATA = ("fresh", "replay")
 
 TARGETS: dict[str, tuple[str, Any]] = {
     "none": ("", None),
@@ -68,7 +73,8 @@ class Algorithm(Numbered):
     (`PolyakTarget`); or `reference`, the policy that the run starts from."""
 
     data: ClassVar[str] = "fresh"
-    """Data of minibatches: `fresh` batches, each learned from in `algorithm.epochs` passes and then forgotten."""
+    """Data of minibatches: `fresh` batches, each learned from in `algorithm.epochs` passes and then forgotten; or
+    those of a `replay` buffer (`OffPolicy`)."""
 
     masked: ClassVar[bool] = True
     """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
@@ -109,13 +115,11 @@ class Algorithm(Numbered):
                 return f"{attribute} must be a tuple of texts, not {shown(names)}"
         if cls.advantage not in register.advantage:
             return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
-        if cls.data != "fresh":
-            return f"data must be fresh, not {shown(cls.data)}"
+        if cls.data not in DATA:
+            return f"data must be one of {', '.join(DATA)}, not {shown(cls.data)}"
         if not isinstance(cls.metrics, Mapping):
             return f"metrics must be descriptions by name, not {shown(cls.metrics)}"
-        taken = [
-            name for name in cls.metrics if name not in METRICS and (name in TAKEN or not str(name).isidentifier())
-        ]
+        taken = [name for name in cls.metrics if name not in KNOWN and (name in TAKEN or not str(name).isidentifier())]
         return f"metrics cannot have {shown(taken[0])}, a name that records have or that is none" if taken else ""
 
     @classmethod
@@ -138,8 +142,11 @@ class Algorithm(Numbered):
         """Own fields of samples, `[T, N]` by name, from the steps of a batch; the loss finds them in `batch.own`."""
         return {}
 
-    def loss(self, inputs: LossInputs) -> tuple[jax.Array, Metrics]:
-        """Loss of a minibatch, a scalar, and its `metrics`, scalars by name without gradient; see `total`."""
+    def loss(self, inputs: Any) -> tuple[jax.Array, Metrics]:
+        """Loss of a minibatch, a scalar, and its `metrics`, scalars by name without gradient; see `total`.
+
+        Inputs are `LossInputs`; of an algorithm that learns from a replay buffer they are `ReplayInputs`.
+        """
         raise NotImplementedError
 
 

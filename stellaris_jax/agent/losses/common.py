@@ -37,6 +37,20 @@ class Steps(NamedTuple):
     truncated: jax.Array
 
 
+class Transition(NamedTuple):
+    """What a replay buffer knows of a step beyond observation and action, with leading axes as in `Samples`.
+
+    Attributes:
+      reward: discounted sum of the rewards of n steps, fewer at the end of an episode.
+      discount: factor of the value of `next_obs`: gamma^n, or 0 if the task has ended.
+      next_obs: observation after those steps, before any reset.
+    """
+
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: jax.Array
+
+
 class AdvantageInputs(NamedTuple):
     """Inputs of an estimator, arrays `[T, N]` over T steps of N environments.
 
@@ -77,8 +91,8 @@ class Samples(NamedTuple):
     Attributes:
       obs: observation, as the behaviour policy received it.
       action: action, as sampled.
-      distribution: parameters of mu(.|s), the behaviour policy.
-      log_prob: log mu(a|s).
+      distribution: parameters of mu(.|s), the behaviour policy; `None` in a replay buffer.
+      log_prob: log mu(a|s); `None` likewise.
       value: value from the critic at collection time; `None` without a critic.
       advantage: advantage; `None` if the algorithm needs none, or its loss computes them.
       target: target of the critic; `None` likewise, and without a critic.
@@ -89,12 +103,13 @@ class Samples(NamedTuple):
       carry: see `Past`, one row per sequence; `None` without memory.
       version: version of the behaviour policy, int32; `None` if all samples of a fragment have the same.
       own: the algorithm's own fields, by name; `None` without any.
+      transition: rewards and what follows; `None` unless the algorithm learns from a replay buffer.
     """
 
     obs: jax.Array
     action: jax.Array
-    distribution: jax.Array
-    log_prob: jax.Array
+    distribution: Any
+    log_prob: Any
     value: Any
     advantage: Any
     target: Any
@@ -105,6 +120,7 @@ class Samples(NamedTuple):
     carry: Carry = None
     version: jax.Array | None = None
     own: Any = None
+    transition: Transition | None = None
 
     @property
     def past(self) -> Past | None:

@@ -197,7 +197,7 @@ class ActorCritic(PolicyNetwork):
         return self._value(tree, features[self._trunk("critic")]), carry
 
     def _step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[dict[str, jax.Array], Carry]:
-        features, next_carry, x = {}, {}, self._fractions(obs)
+        features, next_carry, x = {}, {}, self.fractions(obs)
         for name, trunk in self._trunks.items():
             variables = {"params": tree[name]}
             encoded: Any = trunk.apply(variables, x, method="encode")
@@ -212,7 +212,7 @@ class ActorCritic(PolicyNetwork):
 
     def _features(self, tree: dict[str, Any], head: str, obs: jax.Array, past: Past | None) -> jax.Array:
         """Inputs of the output layers of `actor` or `critic`: outputs of their trunk, or observations without one."""
-        x, name = self._fractions(obs), self._trunk(head)
+        x, name = self.fractions(obs), self._trunk(head)
         if not name:
             return x
         trunk, variables = self._trunks[name], {"params": tree[name]}
@@ -234,7 +234,3 @@ class ActorCritic(PolicyNetwork):
     def _value(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
         values: jax.Array = self._critic.apply({"params": tree["critic"]}, features)  # type: ignore[assignment]
         return values[:, 0]
-
-    def _fractions(self, obs: jax.Array) -> jax.Array:
-        """Observations, with bytes divided by their space's unit."""
-        return obs.astype(jnp.float32) / self.observation_space.unit if obs.dtype == jnp.uint8 else obs

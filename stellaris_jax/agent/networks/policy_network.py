@@ -105,6 +105,10 @@ class PolicyNetwork(Optioned):
         """State values `[B]`, if `outputs` has them."""
         return self.evaluate(tree, obs, past)[VALUE]
 
+    def fractions(self, obs: jax.Array) -> jax.Array:
+        """Observations as a network reads them: bytes divided by their space's unit."""
+        return obs.astype(jnp.float32) / self.observation_space.unit if obs.dtype == jnp.uint8 else obs
+
     # Memory ------------------------------------------------------------------------------------------------------
 
     recurrent = False
