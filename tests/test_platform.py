@@ -312,9 +312,9 @@ def test_a_failed_invocation_is_billed_and_retried() -> None:
 LANGUAGE = {"verl_async", "pipeline_rl", "prime_rl", "slime"}
 SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce", "areal", "one_step", "pipeline"}
 SYNCHRONOUS |= LANGUAGE | {"sync"}
-CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro", "sample_factory"}
+CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro", "sample_factory", "distributed_dqn"}
 INDEPENDENT = {"areal", "one_step", "pipeline", "sample_factory", "seed_rl", "impact", "stellaris_async_actors"}
-INDEPENDENT |= LANGUAGE
+INDEPENDENT |= LANGUAGE | {"gorila", "distributed_dqn"}
 ABLATIONS = {f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")}
 SERVERLESS = {"parallax", "stellaris", "stellaris_async_actors", "minionsrl", "artifact"} | ABLATIONS
 

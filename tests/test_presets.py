@@ -29,6 +29,8 @@ NEEDED = {
     ("delays", "trace"): [f"delays.log={Path(__file__).parent.parent / 'examples' / 'cluster' / 'jobs.jsonl'}"],
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
+    ("tuned", "dqn"): ["algorithm=dqn"],
+    ("tuned", "sac"): ["algorithm=sac", "env=gymnax/pendulum"],
 }
 """Keys that a file must have."""
 
@@ -36,7 +38,14 @@ NEEDED = {
 @pytest.mark.parametrize(("group", "choice"), FILES, ids=["=".join(pair) for pair in FILES])
 def test_every_file_composes_and_validates(group: str, choice: str) -> None:
     config = load_config([f"{group}={choice}", *NEEDED.get((group, choice), [])])
-    if group not in ("env", "preprocessing", "network", "experiment", "sweep"):  # these have no name of their own
+    if group not in (
+        "env",
+        "tuned",
+        "preprocessing",
+        "network",
+        "experiment",
+        "sweep",
+    ):  # these have no name of their own
         assert getattr(config, group).name == choice
 
 

@@ -61,7 +61,7 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
     network = policy.network
     if type(network) is not ActorCritic:
         named = f"network.policy={network.config.policy}"
-        raise ConfigError(f"--to onnx knows our own policies, not {named}; stablehlo and flax take any.")
+        raise ConfigError(f"--to onnx knows network.policy=actor_critic, not {named}; stablehlo and flax take any.")
     tree = jax.tree.map(np.asarray, jax.device_get(network.unravel(policy.params)))
     features = _observed(graph, policy)
     if "body" in tree:
