@@ -333,7 +333,7 @@ class Conductor(ABC):
         for fragment, left in self.coordinator.remaining.items():
             if left > 0:
                 buffer = self.spec.shape.fragments.slot(fragment)
-                data = self._pool.put((loader.samples(buffer), loader.order[buffer]))
+                data = self._pool.put((loader.samples(buffer), loader.places(buffer)))
                 self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))
         forming = [] if self._forming is None else self._forming.gradients
         unapplied = [*forming, *self.coordinator.queue, *self.coordinator.waiting_for_order]
