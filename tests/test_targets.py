@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
+from live_runs import left, live, params, replayed
 from registries import forgetting
 from training import assert_resumes, steps, tiny
 
@@ -63,8 +64,8 @@ def test_a_polyak_average_of_all_versions(system: str, actors: str) -> None:
     assert 8 <= newest < 64
     policies = [before, *(np.asarray(state.ring[0, version]) for version in range(1, newest)), state.params[0]]
     average = before.astype(np.float64)
-    for version, params in enumerate(policies):
-        average += 0.2 * (params - average)
+    for version, policy in enumerate(policies):
+        average += 0.2 * (policy - average)
         if 0 < version < newest:
             np.testing.assert_allclose(state.targets.ring[0, version], average, atol=1e-6)
     np.testing.assert_allclose(state.targets.newest[0], average, atol=1e-6)
@@ -91,9 +92,17 @@ def test_a_restored_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert_resumes(whole, tmp_path)
 
 
-def test_live_runs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="accepted: executor=simulated"):
-        Trainer(tiny(*METHOD, steps(1), "executor=live", "live.pool=threads", "num_seeds=1"))
+@pytest.mark.parametrize("method", [("algorithm.options.target_rate=0.1",), ("algorithm.name=start",)])
+def test_the_engine_repeats_a_live_run(method: tuple[str, ...], tmp_path: Path) -> None:
+    config = tiny(*METHOD, *method, steps(4), "executor=live", "live.actors=2", "system=async", "system.learners=3",
+                  "system.truncation=none", "num_seeds=1")  # fmt: skip
+    trainer = live(config)
+    records = trainer.run()
+    trainer.close()
+    assert records[-1]["staleness_max"] > 0
+    again = replayed(config, left(trainer, config, tmp_path))
+    np.testing.assert_allclose(params(again), params(trainer), atol=1e-5)
+    assert records[-1]["divergence"] > 1e-9
 
 
 def test_an_unknown_kind_is_refused() -> None:

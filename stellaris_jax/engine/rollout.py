@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.gae import linear_recurrence
@@ -66,6 +67,14 @@ class ActorState(NamedTuple):
         if self.alive is None:
             return self
         return self._replace(alive=jnp.ones_like(self.alive) if first is None else self.alive | (first == 0))
+
+    def with_windows_cut(self) -> ActorState:
+        """State in which no target of several steps goes on from here, because episodes are lost."""
+        if self.window is None:
+            return self
+        last = np.zeros(self.window.truncated.shape, bool)
+        last[..., -1] = True
+        return self._replace(window=self.window._replace(truncated=self.window.truncated | last))
 
 
 class Trajectory(NamedTuple):

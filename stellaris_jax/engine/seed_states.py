@@ -136,7 +136,7 @@ class SeedStates:
 
         def without(state: EngineState, broken: Any) -> EngineState:
             totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
-            state = state._replace(actor=state.actor._replace(totals=totals))
+            state = state._replace(actor=state.actor._replace(totals=totals).with_windows_cut())
             for seed, places in enumerate(broken):
                 for place in places:
                     state = state._replace(store=store.cut(state.store, (seed, *place)))

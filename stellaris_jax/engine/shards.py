@@ -101,7 +101,7 @@ class Shards(NamedTuple):
             envs = jax.lax.dynamic_slice_in_dim(envs, jax.lax.axis_index(self.axis) * local, local, axis=1)
         return chance(self.spec, hyper, jnp.asarray(number)[..., None], envs[shards])
 
-    def _data(self, gamma: Number, fragment: Fragment, window: Any) -> tuple[Collected, Any]:
+    def data(self, gamma: Number, fragment: Fragment, window: Any) -> tuple[Collected, Any]:
         """Data of a fragment or segment, and the window of steps after it; see `engine.transitions`."""
         if self.spec.buffer is None:
             return collected(self.network, self.options, fragment), window
@@ -150,7 +150,7 @@ class Shards(NamedTuple):
         params, normalizers = versions.fetch(state.ring, slot), self._normalizers(state, slot)
         version = state.version - versions.behind(state.ring, state.version, slot)
         fragment = Fragment(trajectory, params, normalizers, version, carry)
-        data, window = self._data(hyper.gamma, fragment, actor.window)
+        data, window = self.data(hyper.gamma, fragment, actor.window)
         actor = actor._replace(window=window)
 
         def by_shard(x: jax.Array) -> jax.Array:
@@ -197,7 +197,7 @@ class Shards(NamedTuple):
         def roll(inputs: RolloutInputs) -> tuple[ActorState, Any, EpisodeStatistics]:
             actor, trajectory = rollout(env, self.network, self.options, steps, inputs, self.spec.steps)
             fragment = Fragment(trajectory, inputs.params, inputs.normalizers, 0, inputs.actor.carry)
-            data, window = self._data(inputs.gamma, fragment, actor.window)
+            data, window = self.data(inputs.gamma, fragment, actor.window)
             return actor._replace(window=window), data, ended_episodes(trajectory, None)
 
         axes = RolloutInputs(0, one, 0, 0, None, 0, 0)  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ class Shards(NamedTuple):
         ) -> tuple[ActorState, Any, EpisodeStatistics]:
             trajectory, totals = with_totals(data.trajectory, actor.totals, hyper.gamma)
             fragment = Fragment(trajectory, params, normalizers, 0, data.carry)
-            columns, window = self._data(hyper.gamma, fragment, actor.window)
+            columns, window = self.data(hyper.gamma, fragment, actor.window)
             return actor._replace(totals=totals, window=window), columns, ended_episodes(trajectory, None)
 
         normalizers = self._normalizers(state, wave.slot)

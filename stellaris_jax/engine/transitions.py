@@ -100,7 +100,7 @@ def _without_non_finite(data: Collected) -> Collected:
     for x in (data.obs, data.next_obs, data.action):
         if jnp.issubdtype(x.dtype, jnp.floating):
             finite &= jnp.isfinite(x).all(axis=range(2, x.ndim))
-    return data._replace(valid=data.valid & finite)
+    return data._replace(valid=finite if data.valid is None else data.valid & finite)
 
 
 def steps_for_replay(config: EnvConfig, fragment: Fragment) -> Collected:

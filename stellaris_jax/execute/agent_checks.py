@@ -53,11 +53,6 @@ def check_agent(network: PolicyNetwork, config: Config, spec: ProgramSpec) -> No
     for what, optimizer, numbers in every:
         if not type(optimizer).__module__.startswith(OWN):
             _check_optimizer(network, what, optimizer, numbers, spec.aggregation)
-    if config.executor != "simulated" and spec.algorithm.target in ("reference", "polyak"):
-        raise ConfigError(
-            f"executor={config.executor} is not possible with algorithm.name={config.algorithm.name}, whose target "
-            f"network is the kind {spec.algorithm.target}; accepted: executor=simulated."
-        )
     if not type(spec.algorithm).__module__.startswith(OWN):
         _check_fields(config, spec)
 

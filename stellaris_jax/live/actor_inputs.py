@@ -179,7 +179,8 @@ class HostedActors:
         self._rolled = trajectory, _concatenated([carry for carry, _ in parts], 0)
         if self.position.opened < self._index:
             return RolledFragment(self._state, trajectory, before)
-        return RolledFragment(self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory, before)
+        anew = self._state._replace(totals=np.zeros_like(self._state.totals)).with_windows_cut()
+        return RolledFragment(anew, trajectory, before)
 
     def over(self) -> bool:
         trajectory, carry = self._rolled

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.state import EngineState
@@ -207,6 +208,7 @@ class Conductor(ABC):
         coefficient = gradient.kl_coefficient or 0.0
         pointer = Pointer(gradient.fragment, gradient.minibatch, gradient.version, behaviour, coefficient)
         target = self._versions[self.shape.target(gradient.version)] if self.shape.target_interval > 1 else None
+        target = self._targets.get(gradient.version, target)
         others = [self._versions[version] for version in gradient.peers]
         call = self._call(LEARNER, gradient.learner, wait)
         self._learning[call.stamp] = gradient
@@ -249,13 +251,31 @@ class Conductor(ABC):
 
     def _publish(self, carry: WaveCarry) -> None:
         """Publish the newest version for learners that start from now on, and drop unused old ones."""
-        version, params = int(carry.version), np.asarray(jax.device_get(carry.params))
-        self._versions[version] = self._pool.put(params)
+        version = int(carry.version)
+        params = self._hold_newest(carry, version)
         oldest = self.shape.target(version - self.shape.versions - 1)
         held = {v for gradient in self._learning.values() for v in (gradient.version, *gradient.peers)}
         for old in [old for old in self._versions if old < oldest and old not in held]:
             del self._versions[old]
+            self._targets.pop(old, None)
         self._trace.versions.append(Published.of(version, self.now, params))
+
+    def _hold_newest(self, carry: WaveCarry, version: int) -> np.ndarray:
+        """Put the newest version where learners find it, with its target network; returns its parameters."""
+        params = np.asarray(jax.device_get(carry.params))
+        self._versions[version] = self._pool.put(params)
+        if carry.targets is not None:
+            self._targets[version] = self._pool.put(np.asarray(jax.device_get(carry.targets.newest)))
+        return params
+
+    def _training_data(self, buffer: int, samples: Samples | None = None) -> Any:
+        """Samples of a fragment, its minibatches and the key of what losses draw, as a handle of the pool."""
+        loader = self._state.loader
+        key = None if loader.keys is None else jax.random.key_data(loader.keys[buffer])
+        if samples is None or self.spec.buffer is not None:
+            samples = loader.samples(buffer)
+        samples, key = jax.device_get((samples, key))
+        return self._pool.put((samples, loader.places(buffer), key))
 
     # Warm-up, saving, restoring ------------------------------------------------------------------------------------
 
@@ -317,24 +337,27 @@ class Conductor(ABC):
     def _clear(self) -> None:
         """Drop all work under way and its data."""
         self._learning, self._delivered, self._fragments, self._versions = {}, {}, {}, {}
+        self._targets: dict[int, Any] = {}  # target networks of versions, as handles of the pool
         self._learning_origins = {}
         self._forming = None
 
     def _hand_out_state(self) -> None:
         """Send versions and data to processes that hold nothing of this run yet, and repeat interrupted work."""
         clock, ring = int(self._wave_state.version), np.asarray(jax.device_get(self._wave_state.ring))
-        newest = np.asarray(jax.device_get(self._wave_state.params))
+        targets = self._wave_state.targets
         for version in range(max(0, clock - len(ring) + 1), clock):
-            self._versions[version] = self._pool.put(ring[self.spec.shape.ring.slot(version)])
-        self._versions[clock] = self._pool.put(newest)
+            slot = self.spec.shape.ring.slot(version)
+            self._versions[version] = self._pool.put(ring[slot])
+            if targets is not None:
+                self._targets[version] = self._pool.put(np.asarray(jax.device_get(targets.fetch(slot))))
+        newest = self._hold_newest(self._wave_state, clock)
         if clock == 0:
             self._trace.versions.append(Published.of(0, self.now, newest))
-        loader = jax.device_get(self._state.loader)
         for fragment, left in self.coordinator.remaining.items():
             if left > 0:
                 buffer = self.spec.shape.fragments.slot(fragment)
-                data = self._pool.put((loader.samples(buffer), loader.places(buffer)))
-                self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))
+                version = int(self._state.loader.version[buffer])
+                self._fragments[fragment] = StoredFragment(self._training_data(buffer), version)
         forming = [] if self._forming is None else self._forming.gradients
         unapplied = [*forming, *self.coordinator.queue, *self.coordinator.waiting_for_order]
         for gradient in [*unapplied, *self._interrupted]:

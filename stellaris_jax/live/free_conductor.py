@@ -113,7 +113,8 @@ class FreeConductor(Conductor):
                 while self._begin():
                     changed = True
             started = list(map(self._invoke, coordinator.starts()))
-            if started:
+            # A batch without minibatches, before learning starts, is complete as soon as it is formed.
+            if started or (queue.completed < queue.formed and coordinator.remaining[queue.completed] == 0):
                 continue
             # No learner may take the pointers that there are, or actors can contribute nothing to the next batch.
             waiting = coordinator.running or coordinator.aggregating
@@ -224,19 +225,22 @@ class FreeConductor(Conductor):
         self._record.sequence.append(batch)
         self._prepare(batch.index, batch.fragments)
         batch.loaded = self.now
-        coordinator.remaining[batch.index] = self.shape.gradients
+        layout = self.spec.minibatch_layout
+        coordinator.remaining[batch.index] = layout.gradients(batch.index, layout.envs)
         coordinator.on_data(batch.index)
         return True
 
     def _prepare(self, index: int, fragments: Sequence[Fragment]) -> None:
         """Turn the fragments of a batch into training data for learners."""
         rows = np.array([fragment.row for fragment in fragments], np.int32)
-        order = minibatch_order(self.seed, max(index, 0), self.spec.minibatch_layout)
+        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
+        drawn = minibatch_order(self.seed, max(index, 0), self.spec.minibatch_layout)
+        order[: len(drawn)] = drawn
         buffer = np.int32(self.shape.fragments.slot(index))
         self._state, episodes, samples = self.steps.form(self._state, rows, buffer, order)
         self._episodes = jax.tree.map(np.add, self._episodes, jax.device_get(episodes))
         oldest = min(version for fragment in fragments for version in fragment.versions)
-        self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), oldest)
+        self._fragments[index] = StoredFragment(self._training_data(int(buffer), samples), oldest)
         self._statistics = jax.device_get(self._state.normalizers)
 
     # The parameter function ----------------------------------------------------------------------------------------
@@ -265,7 +269,7 @@ class FreeConductor(Conductor):
         self.restore(self._beginning)
         self._state, self._wave_state = steps.open(state)
         self._record, self._episodes = Round(0, 0, 0.0, width.actors), NO_EPISODES
-        self._versions = {0: pool.put(np.asarray(jax.device_get(self._wave_state.params)))}
+        self._hold_newest(self._wave_state, 0)
         self._acting = {0: pool.put(jax.device_get(self._state.normalizers))}
         self.shards.open(self._state)
         fragments = [Fragment(shard, 0, 0, 0, shard, 0.0, versions=[0]) for shard in range(width.actors)]

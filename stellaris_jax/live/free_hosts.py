@@ -30,10 +30,12 @@ class RequestedShard(NamedTuple):
     Attributes:
       position: position of its environments.
       totals: totals of their unfinished episodes, `[n, 3]`.
+      window: the last steps of targets of several steps; `None` without these.
     """
 
     position: RequestedPosition
     totals: np.ndarray
+    window: Any = None
 
 
 class HostedSegment(NamedTuple):
@@ -42,11 +44,13 @@ class HostedSegment(NamedTuple):
     Attributes:
       rolled: the segment's data.
       obs: observations before it and after it, `[n, ...]` each.
+      action: actions of its steps, `[t, n, ...]`.
       carry: recurrent state after it, `[n, ...]`.
     """
 
     rolled: RolledSegment
     obs: tuple[np.ndarray, np.ndarray]
+    action: np.ndarray
     carry: Any
 
 
@@ -106,7 +110,8 @@ class HostShards(FreeShards):
         again: bool = False,
     ) -> None:
         """Start a segment; `again` if the actor needs the actions that bring its environments to their position."""
-        position, totals = self.positions[segment.shard], np.asarray(self._states[segment.shard].totals)
+        position, state = self.positions[segment.shard], self._states[segment.shard]
+        totals = np.asarray(state.totals)
         envs, replays = len(totals), again or position.fragments == 0
         requested = RequestedPosition(
             pool_seed(self.seed, position.opened, 0) + segment.shard * envs,  # as in the compiled engine's shards
@@ -118,17 +123,18 @@ class HostShards(FreeShards):
             position.carry,
         )
         grace = GRACE * position.fragments * self.seconds if replays else 0.0
-        self._submit(pool, SegmentUnderWay(segment, second, acting, RequestedShard(requested, totals), grace))
+        envs_of_shard = RequestedShard(requested, totals, state.window)
+        self._submit(pool, SegmentUnderWay(segment, second, acting, envs_of_shard, grace))
 
     def took(self, pool: Pool, done: Done) -> Ended | None:
         under_way, value = self._under_way.pop(done.call.stamp), done.value
-        segment, second, acting, (requested, _), _ = under_way
+        segment, second, acting, (requested, *_), _ = under_way
         position = self.positions[segment.shard]
         there = not isinstance(value, NotAtPosition)
         if there and requested.rehearsal:
             return self._ended(under_way, value.rolled, requested.carry)
         if there and position.matches(value.obs[0]):
-            position.add(np.asarray(value.rolled.data.action), value.obs[1], value.carry)
+            position.add(np.asarray(value.action), value.obs[1], value.carry)
             self._states[segment.shard], self.seconds = value.rolled.actor, done.seconds
             replayed = requested.actions is not None and requested.fragments > 0
             return self._ended(under_way, value.rolled, requested.carry, replayed)
@@ -146,4 +152,5 @@ class HostShards(FreeShards):
     def _forget(self, shard: int) -> None:
         """Reset the totals of a shard's episodes, which are lost."""
         state = self._states[shard]
-        self._states[shard], self.opened = state._replace(totals=np.zeros_like(state.totals)), True  # type: ignore[arg-type]
+        anew = state._replace(totals=np.zeros_like(state.totals))  # type: ignore[arg-type]
+        self._states[shard], self.opened = anew.with_windows_cut(), True

@@ -21,11 +21,12 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
+from stellaris_jax.engine.exploration import chance
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import DataLoader, Fetched
-from stellaris_jax.engine.prepare import collected, ended_episodes
+from stellaris_jax.engine.prepare import ended_episodes
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, Trajectory, rollout
-from stellaris_jax.engine.shards import with_totals
+from stellaris_jax.engine.shards import Shards, with_totals
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
@@ -138,7 +139,9 @@ class Functions:
         # Same draws as in the engine's own actors, so that the engine can replay the run.
         keys = FragmentKeys.of(jax.random.wrap_key_data(key), round_, self.spec.envs).part(first, len(actor.totals))
         assert self.program_env is not None, "these actors step host environments"
-        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma)
+        envs = first + jnp.arange(len(actor.totals))
+        random = chance(self.spec, self.hyper, round_, envs)
+        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, chance=random)
         return rollout(self.program_env, self.network, self.config.env, self.spec.steps, inputs)
 
     def roll_segment(
@@ -174,7 +177,8 @@ class Functions:
         keys = FragmentKeys.of(jax.random.wrap_key_data(key), number, self.spec.envs).part(shard * envs, envs)
         assert self.program_env is not None, "these actors step host environments"
         options = self.config.env
-        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, part * steps)
+        random = chance(self.spec, self.hyper, number, shard * envs + jnp.arange(envs))
+        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma, part * steps, random)
         after, trajectory = rollout(self.program_env, self.network, options, steps, inputs, self.spec.steps)
         return self._collected(trajectory, params, normalizers, self.network.stored(actor.carry), after)
 
@@ -188,28 +192,32 @@ class Functions:
         if isinstance(rolled.value, NotAtPosition):
             return rolled
         (carry, trajectory), seconds = rolled
-        columns = (trajectory, params, normalizers, shard.totals, requested.carry)
+        columns = (trajectory, params, normalizers, shard.totals, shard.window, requested.carry)
         done = self._timed("segment", self._collect_segment, *columns)
         obs = np.asarray(trajectory.obs[0]), np.asarray(trajectory.last_obs)
-        return Timed(HostedSegment(done.value, obs, carry), seconds + done.seconds)
+        action = np.asarray(trajectory.action)
+        return Timed(HostedSegment(done.value, obs, action, carry), seconds + done.seconds)
 
     def _collect_segment(
-        self, trajectory: Trajectory, params: jax.Array, normalizers: Any, totals: jax.Array, carry: Carry
+        self, trajectory: Trajectory, params: jax.Array, normalizers: Any, totals: jax.Array, window: Any, carry: Carry
     ) -> RolledSegment:
-        """Data of a segment of host environments, from the totals `[n, 3]` and the carry before it."""
+        """Data of a segment of host environments, from the totals `[n, 3]`, window and carry before it."""
         trajectory, after = with_totals(trajectory, totals, self.hyper.gamma)
-        return self._collected(trajectory, params, normalizers, carry, ActorState(None, None, after))
+        return self._collected(trajectory, params, normalizers, carry, ActorState(None, None, after, window=window))
 
     def _collected(
         self, trajectory: Trajectory, params: jax.Array, normalizers: Any, carry: Carry, after: ActorState
     ) -> RolledSegment:
-        data = collected(self.network, self.config.env, Fragment(trajectory, params, normalizers, 0, carry))
-        return RolledSegment(after, data._replace(first=None), jnp.stack(ended_episodes(trajectory, None)))
+        shards = Shards(self.program_env, self.network, self.config.env, self.spec)
+        fragment = Fragment(trajectory, params, normalizers, 0, carry)
+        data, window = shards.data(self.hyper.gamma, fragment, after.window)
+        episodes = jnp.stack(ended_episodes(trajectory, None))
+        return RolledSegment(after._replace(window=window), data._replace(first=None), episodes)
 
     def learn(
         self,
         pointer: Pointer,
-        data: tuple[Samples, np.ndarray],
+        data: tuple[Samples, np.ndarray, Any],
         params: np.ndarray,
         target: np.ndarray | None,
         *others: np.ndarray,
@@ -218,7 +226,8 @@ class Functions:
 
         Args:
           pointer: minibatch to use.
-          data: the fragment's samples `[M, ...]`, and the order `[G, B]` of its minibatches.
+          data: the fragment's samples `[M, ...]`, the order `[G, B]` of its minibatches, and data of the key of what
+            losses draw, `None` unless they draw.
           params: fetched policy.
           target: current target network, if there is one.
           others: policies that other learners in flight hold.
@@ -232,12 +241,12 @@ class Functions:
         numbers = tuple(np.int32(x) for x in (pointer.minibatch, pointer.version, pointer.behaviour, len(others)))
         coefficient = np.float32(pointer.kl_coefficient)
         target = params if target is None else target
-        size = len(fragment[1][0].log_prob)
+        size = len(fragment[1][0].action)
         return self._timed(("learn", size), self._learn, fragment[1], numbers, coefficient, params, target, held)
 
     def _learn(
         self,
-        data: tuple[Samples, jax.Array],
+        data: tuple[Samples, jax.Array, Any],
         numbers: tuple[jax.Array, ...],
         kl_coefficient: jax.Array,
         params: jax.Array,
@@ -245,13 +254,16 @@ class Functions:
         others: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
         minibatch, version, behaviour, count = numbers
-        samples, order = data
+        samples, order, key = data
         batch = learner.minibatch(DataLoader(samples, order[None], behaviour[None]), jnp.int32(0), minibatch)
-        if self.spec.algorithm.target == "version":
+        if self.spec.algorithm.target != "none" and self.spec.buffer is None:
             batch = learner.with_target(self.network, target, batch)
+        if key is not None:
+            key = jax.random.fold_in(jax.random.wrap_key_data(key), minibatch)
         peers = Peers(count, jnp.arange(len(others))) if self.spec.peers else None
         acting = behaviour if batch.version is None else batch.version
-        fetched = Fetched(params, batch, others, peers, Versions(version, acting), kl_coefficient)
+        known = Versions(version, acting)
+        fetched = Fetched(params, batch, others, peers, known, kl_coefficient, target, key)
         return learner.gradient_of(self.network, self.spec, self.hyper, fetched)
 
     def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:

@@ -50,7 +50,7 @@ class RoundConductor(Conductor):
         """Collect fragment `index`, and continue until the next one can be started; see `Conductor.round`."""
         coordinator = self.coordinator
         self._begin_round(state, index, width, step_scale)
-        coordinator.remaining[index] = self._minibatches(width.envs)
+        coordinator.remaining[index] = self.spec.minibatch_layout.gradients(index, width.envs)
         # Rules of scaling change the number of shares; host environments, which may begin anew, have no such rules.
         shares = self.usage.actor_invocations if is_scaled(self.config) else index * width.actors
         self._roll(index, width, waits=[self.emulation.share(shares + actor) for actor in range(width.actors)])
@@ -65,10 +65,6 @@ class RoundConductor(Conductor):
         metrics = jax.device_get(metrics)
         self._trace.opened = self.actors.over()
         return state, metrics, self._end_round()
-
-    def _minibatches(self, envs: int) -> int:
-        layout = self.spec.minibatch_layout
-        return layout.epochs * layout.count(envs)
 
     def _rolled(self, done: Done) -> None:
         busy, rolling = 0.0, self.rolls.took(done)
@@ -111,7 +107,8 @@ class RoundConductor(Conductor):
         self._state, self._episodes, samples = self.steps.collect(
             width, self._state, rolled.actor, np.int32(envs), order, fragment
         )
-        self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), version)
+        data = self._training_data(self.shape.fragments.slot(index), samples)
+        self._fragments[index] = StoredFragment(data, version)
         self._record.arrived, self._record.complete = self.coordinator.clock, self.now
         self.coordinator.on_data(index)
 
@@ -120,7 +117,7 @@ class RoundConductor(Conductor):
         self.restore(self._beginning)
         self._state, self._wave_state = steps.open(state)
         self._record = Round(0, 0, 0.0, width.actors)
-        self._versions = {0: pool.put(np.asarray(jax.device_get(self._wave_state.params)))}
+        self._hold_newest(self._wave_state, 0)
         self._roll(0, width, rehearsal=True)
         self._wait_all(self.rolls.took)
         self._collect()
