@@ -37,6 +37,7 @@ PAPERS = {
     "actors": Paper("actors.figures", "Asynchronous actors: staleness of data", "studies/actors/cells.py"),
     "choose": Paper("choose.figures", "Choices beside the best of thirty candidates", "studies/choose/pairs.py"),
     "tokens": Paper("tokens.figures", "Token tasks: how stale is too stale", "studies/tokens/cells.py"),
+    "off_policy": Paper("off_policy.figures", "Stale gradients under DQN and SAC", "studies/off_policy/cells.py"),
     "regimes": Paper("regimes.figures", "When asynchrony wins: timelines alone", "studies/regimes/cells.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }

@@ -9,6 +9,7 @@ stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map 
 stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
 stellaris-jax reproduce choose --results mine/choose                          choices beside all candidates, hours
 stellaris-jax reproduce tokens --results mine/tokens                          methods on stale completions, hours
+stellaris-jax reproduce off_policy --results mine/off_policy  stale gradients under DQN, SAC and PPO, hours
 stellaris-jax reproduce regimes --results mine/regimes                        when asynchrony wins: timelines alone
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
@@ -31,7 +32,7 @@ from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
-PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "tokens", "regimes", "map")
+PAPERS = ("stellaris", "nitro", "minionsrl", "actors", "choose", "tokens", "off_policy", "regimes", "map")
 INDEX = "index"
 RESULTS = Path("results")
 _NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
@@ -49,6 +50,10 @@ UNUSED: dict[str, dict[str, str]] = {
     "tokens": {
         "seeds": "seeds 0 and 1 choose and seeds 8 to 15 judge, always",
         "untuned": "every method is judged at the best of its learning rates",
+    },
+    "off_policy": {
+        "seeds": "seeds 0 to 2 choose and seeds 8 to 15 judge, always",
+        "untuned": "every setting is judged at the best of its learning rates",
     },
     "regimes": {
         "seeds": "all cells have seeds 0 to 4",

@@ -260,8 +260,8 @@ def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[
       ends: number of rounds before each evaluation `[POINTS + 1]`.
     """
     last = records[-1]
-    dropped = last["fragments_dropped"]
-    used = len(records) * load_config(cell.variant.overrides).actor_shards
+    dropped = last.get("fragments_dropped", 0)  # independent actors alone drop fragments
+    used = len(records) * max(1, load_config(cell.variant.overrides).actor_shards)
     return Outcome(
         cell,
         seed,
