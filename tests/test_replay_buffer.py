@@ -239,3 +239,79 @@ def test_numbers_that_are_not_finite_spoil_no_minibatch() -> None:
 def test_what_is_not_possible_is_said(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         trainer_of(*overrides)
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def saved_at(trainer: Trainer, checkpoints: Checkpoints, *rounds: int) -> None:
+    """Train a run, and save it after these rounds."""
+    for end in rounds:
+        trainer.run(end - trainer.round)
+        trainer.save(checkpoints)
+        checkpoints.wait()
+
+
+def test_checkpoints_write_what_is_new(tmp_path: Path) -> None:
+    """Each file has the batches since the one before; a file goes when no kept checkpoint needs it."""
+    trainer = trainer_of("engine.chunk_rounds=1", "checkpoint.keep=2")
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    saved_at(trainer, checkpoints, 4, 8, 9, 16, 24, 32)
+    files = sorted(path.name.partition(".")[0] for path in (tmp_path / "replay").iterdir())
+    assert files == [f"{first:012d}-{end:012d}" for first, end in ((9, 16), (16, 24), (24, 32))]
+    sizes = {path.name[:12]: path.stat().st_size for path in (tmp_path / "replay").iterdir()}
+    assert sizes["000000000016"] == sizes["000000000024"]
+    whole = sum(path.stat().st_size for path in (tmp_path / "checkpoints" / "32").rglob("*") if path.is_file())
+    assert whole < 200_000
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("harm", ["deleted", "changed", "cut"])
+def test_a_damaged_file_costs_a_checkpoint(harm: str, tmp_path: Path) -> None:
+    whole = trainer_of("engine.chunk_rounds=1")
+    whole.run()
+    trainer, checkpoints = trainer_of("engine.chunk_rounds=1"), Checkpoints(tmp_path / "checkpoints", keep=3)
+    saved_at(trainer, checkpoints, 8, 16, 24)
+    path = next((tmp_path / "replay").glob("000000000016-*"))
+    content = path.read_bytes()
+    path.unlink()
+    if harm != "deleted":
+        path.write_bytes(content[:-1] if harm == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+    notes: list[str] = []
+    again = trainer_of("engine.chunk_rounds=1")
+    assert again.restore(checkpoints, notes.append) == 16
+    assert len(notes) == 1 and "checkpoint of round 24 is damaged" in notes[0] and path.name in notes[0]
+    saved_at(again, checkpoints, 24, 32)
+    np.testing.assert_array_equal(params(again), params(whole))
+    last = trainer_of("engine.chunk_rounds=1")
+    assert last.restore(checkpoints) == 32
+    stored = [jax.tree.leaves(one.state.loader.fragments) for one in (last, whole)]
+    for one, other in zip(*stored, strict=True):
+        np.testing.assert_array_equal(one, other)
+    checkpoints.close()
+
+
+def test_evaluation_needs_no_transitions(tmp_path: Path) -> None:
+    trainer, checkpoints = trainer_of("engine.chunk_rounds=1"), Checkpoints(tmp_path / "checkpoints", keep=1)
+    saved_at(trainer, checkpoints, 16)
+    for path in (tmp_path / "replay").iterdir():
+        path.unlink()
+    other = trainer_of("engine.chunk_rounds=1")
+    assert other.restore(checkpoints, train=False) == 16
+    np.testing.assert_array_equal(params(other), params(trainer))
+    with pytest.raises(Exception, match="no intact checkpoint"):
+        trainer_of("engine.chunk_rounds=1").restore(checkpoints, lambda note: None)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("others", [("num_seeds=2",), ("num_seeds=2", "engine.members=together", "system=async",
+    "system.learners=3", "system.actors=independent", "system.actor_shards=2", "delays=pareto")])  # fmt: skip
+def test_several_seeds_continue_to_the_bit(others: tuple[str, ...], tmp_path: Path) -> None:
+    whole, first, second = (trainer_of("engine.chunk_rounds=1", *others) for _ in range(3))
+    whole.run()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    saved_at(first, checkpoints, 3, 5, 17)
+    second.restore(checkpoints)
+    checkpoints.close()
+    second.run()
+    np.testing.assert_array_equal(params(second), params(whole))

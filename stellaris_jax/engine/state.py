@@ -101,6 +101,17 @@ PLAN_SPECS = Plan(**{field: PLACED if field in ("invocations", "weights") else R
 """Partition of a plan's fields."""
 
 
+def without_transitions(state: EngineState) -> EngineState:
+    """State without the transitions of its replay buffer."""
+    return state._replace(loader=state.loader._replace(fragments=None))  # type: ignore[arg-type]
+
+
+def with_transitions(state: EngineState, transitions: Samples, abstract: EngineState) -> EngineState:
+    """State with the transitions of its replay buffer; `abstract` has their shardings."""
+    shardings = jax.tree.map(lambda x: x.sharding, abstract.loader.fragments)
+    return state._replace(loader=state.loader._replace(fragments=put(transitions, shardings)))
+
+
 def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
     """Policies `[S, P]` in ring slots `[S]`."""
     return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))

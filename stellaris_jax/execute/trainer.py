@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.engine.seed_states import SeedStates
-from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.state import EngineState, with_transitions, without_transitions
 from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates
 from stellaris_jax.execute.executor import ExecutorInputs
@@ -31,6 +32,7 @@ from stellaris_jax.execute.records import Accounts, Counters, Record, actor_stal
 from stellaris_jax.execute.schedule import Executed
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints, Saved
 from stellaris_jax.runs.start import SPACES
+from stellaris_jax.sources.replay_log import ReplayLog
 from stellaris_jax.sources.resumption import Resumption
 from stellaris_jax.sources.source import source_of
 from stellaris_jax.timeline import Usage
@@ -79,6 +81,7 @@ class Trainer(Fixed):
         self.stopping, self.programs = stopping or threading.Event(), programs or ProgramCache()
         config, programs = job.config, self.programs
         env, network, seeds, spec = self.env, self.network, self.seeds, self.spec
+        self._log: ReplayLog | None = None
         self.source = source_of(env, network, config, spec, seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, network, spec)
         states_of = SharedSeedStates if config.engine.distributed else SeedStates
@@ -244,7 +247,18 @@ class Trainer(Fixed):
         data, source = self.metadata(), self.source.state(checkpoints.actions)
         if source is not None:
             data["host"] = source
-        checkpoints.save(self.round, Saved(self.seed_states.state, self.source.arrays()), data)
+        state = self.seed_states.state
+        if self.spec.buffer is not None:
+            data["replay"] = self._replay_log(checkpoints).save(state.loader)
+            state = without_transitions(state)
+        checkpoints.save(self.round, Saved(state, self.source.arrays()), data)
+
+    def _replay_log(self, checkpoints: Checkpoints) -> ReplayLog:
+        """Files of the replay buffer beside the checkpoints."""
+        if self._log is None or self._log.directory.parent != checkpoints.directory.parent:
+            samples = self.spec.envs * self.spec.steps
+            self._log = ReplayLog(checkpoints.directory.with_name("replay"), self.config.checkpoint.keep, samples)
+        return self._log
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
         """Continue from the newest intact checkpoint; returns its round.
@@ -256,8 +270,19 @@ class Trainer(Fixed):
         """
         read: Any = BroadcastCheckpoints(checkpoints) if isinstance(self.executor, LeadingExecutor) else checkpoints
         layout = self.engine.layout
-        abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
-        restored, saved, data = read.restore(abstract, note)
+        state, transitions = layout.abstract(len(self.seeds)), list[Samples]()
+        abstract = Saved(state, self.source.shapes(layout.replicated))
+        if self.spec.buffer is None:
+            restored, saved, data = read.restore(abstract, note)
+        else:
+            log = self._replay_log(checkpoints)
+
+            def check(data: dict[str, Any]) -> None:
+                marks = data["replay"] if train else []  # evaluation needs no transitions
+                transitions[:] = [log.read(marks, state.loader.fragments)]
+
+            restored, saved, data = read.restore(abstract._replace(engine=without_transitions(state)), note, check)
+            saved = saved._replace(engine=with_transitions(saved.engine, transitions[0], state))
         if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")

@@ -234,8 +234,10 @@ class Checkpoints:
             place = f"round {round_} could not be saved in {self.directory}"
             raise CheckpointError(f"{place} ({_reason(error)}).") from error
 
-    def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
-        """Newest intact checkpoint: its round, state and host data.
+    def restore(
+        self, abstract: Any, note: Callable[[str], None], check: Callable[[dict[str, Any]], object] = bool
+    ) -> tuple[int, Any, dict[str, Any]]:
+        """Newest intact checkpoint: its round, state and host data, of which `check` raises nothing.
 
         A damaged checkpoint is reported to `note` and skipped; the next `save` sets it aside. Waits for a save under
         way.
@@ -245,6 +247,7 @@ class Checkpoints:
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
+                check(host)
             except OtherSettings:
                 raise
             except Exception as error:  # a damaged file can make the reader raise anything

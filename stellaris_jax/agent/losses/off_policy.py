@@ -131,6 +131,10 @@ class OffPolicy(PolyakTarget):
             "accepted: none.",
         )
         yield (
+            not config.engine.distributed,
+            f"engine.distributed=true is not possible with {name}; accepted: false.",
+        )
+        yield (
             config.delays.by == "steps",
             f"delays.by={config.delays.by} is not possible with {name}; accepted: steps.",
         )

@@ -1,0 +1,144 @@
+"""Files of a replay buffer: a checkpoint writes the transitions that are new, and names the files that hold the rest.
+
+A file holds the transitions of consecutive batches and never changes. So the cost of a checkpoint does not grow with
+the buffer. Files that none of the kept checkpoints needs are deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.base import inputs
+from stellaris_jax.base.arrays import read_array
+from stellaris_jax.base.outputs import refuse_links, replacing
+from stellaris_jax.engine.learner import DataLoader
+
+SUFFIX = ".transitions"
+SPARE = 2**16
+"""Bytes of a file beside its arrays' elements."""
+
+
+class ReplayLogError(ValueError):
+    """Error: a file does not match what a checkpoint says of it."""
+
+
+class Mark(NamedTuple):
+    """Description of a file in a checkpoint.
+
+    Attributes:
+      first, end: numbers of its first batch, and of the one after its last.
+      digest: SHA-256 of its contents.
+    """
+
+    first: int
+    end: int
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"{self.first:012d}-{self.end:012d}{SUFFIX}"
+
+
+class ReplayLog:
+    """Files of one run's replay buffer.
+
+    Args:
+      directory: the directory, made at the first save.
+      keep: checkpoints whose files are kept.
+      samples: transitions of a batch.
+    """
+
+    def __init__(self, directory: Path, keep: int, samples: int):
+        self.directory, self.samples = directory, samples
+        self._marks: list[Mark] = []
+        self._needed: deque[list[Mark]] = deque(maxlen=max(2, keep))
+
+    def save(self, loader: DataLoader) -> list[list[Any]]:
+        """Write the batches that are new; returns the marks of all files that the buffer is in, as JSON data.
+
+        Args:
+          loader: data loader of all seeds, every leaf `[S, ...]`.
+        """
+        counts = np.asarray(loader.stored)
+        stored = self._stored(loader.fragments)
+        first, end = max([0, *(mark.end for mark in self._marks)]), int(counts.max())
+        # A seed that is behind writes its missing batches with the next file, which is read after this one.
+        first = max(min(first, int(counts.min())), end - stored)
+        if first < end:
+            self._marks.append(self._write(loader.fragments, first, end, stored))
+        self._marks = [mark for mark in self._marks if mark.end > end - stored]
+        self._needed.append([*self._marks])
+        self._prune()
+        return [list(mark) for mark in self._marks]
+
+    def read(self, marks: list[list[Any]], shapes: Samples) -> Samples:
+        """Transitions of a buffer, NumPy arrays of these shapes; places that were never written are 0.
+
+        Raises:
+          ReplayLogError: a file is missing or of other contents.
+        """
+        self._marks = [Mark(int(first), int(end), str(digest)) for first, end, digest in marks]
+        leaves, structure = jax.tree.flatten(shapes)
+        buffer = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+        stored = self._stored(shapes)
+        for mark in self._marks:
+            rows, path = self._rows(mark.first, mark.end, stored), self.directory / mark.name
+            try:
+                limit = SPARE * len(leaves) + sum(leaf.nbytes for leaf in buffer)
+                with inputs.open_regular(path, limit) as file:
+                    if _digest(file) != mark.digest:
+                        raise ReplayLogError(f"{path} is damaged")
+                    file.seek(0)
+                    for leaf in buffer:
+                        leaf[:, rows] = read_array(file, leaf.nbytes)
+            except OSError as error:
+                raise ReplayLogError(f"{path}: {inputs.reason(error)}") from error
+        self._needed.append([*self._marks])
+        read: Samples = jax.tree.unflatten(structure, buffer)
+        return read
+
+    def _stored(self, fragments: Samples) -> int:
+        """Batches that a buffer holds."""
+        return int(fragments.action.shape[1]) // self.samples
+
+    def _rows(self, first: int, end: int, stored: int) -> np.ndarray:
+        """Rows of consecutive batches in the buffer."""
+        batches = np.arange(first, end) % stored
+        rows: np.ndarray = (batches[:, None] * self.samples + np.arange(self.samples)).ravel()
+        return rows
+
+    def _write(self, fragments: Samples, first: int, end: int, stored: int) -> Mark:
+        refuse_links(self.directory)
+        self.directory.mkdir(exist_ok=True)
+        rows = self._rows(first, end, stored)
+        with replacing(self.directory / Mark(first, end, "").name) as path, path.open("w+b") as file:
+            for leaf in jax.tree.leaves(fragments):
+                np.save(file, np.asarray(jax.device_get(leaf[:, rows])), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            return Mark(first, end, _digest(file))
+
+    def _prune(self) -> None:
+        """Delete files that no kept checkpoint needs."""
+        needed = {mark.name for marks in self._needed for mark in marks}
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def _digest(file: BinaryIO) -> str:
+    """SHA-256 of an open file, from where it stands to its end."""
+    sha = hashlib.sha256()
+    while block := file.read(1 << 20):
+        sha.update(block)
+    return sha.hexdigest()
