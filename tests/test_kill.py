@@ -47,7 +47,20 @@ ENVIRONMENTS = {
         "system.sync_steps=8",
     ],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
+    "replay": ["env=gymnax/cartpole", "algorithm=dqn", "system=async"],
+    "replay, host": ["env.name=test/clockwork", "env.kwargs={}", "algorithm=dqn", "system=async"],
 }  # fmt: skip
+REPLAY = [
+    "env.normalize_observation=false", "algorithm.epochs=1", "algorithm.minibatches=1", "algorithm.options.n_step=3",
+    "algorithm.options.updates_per_step=0.0625", "algorithm.options.batch_size=16",
+    "algorithm.options.buffer_size=1000",
+    "algorithm.options.learning_starts=256",
+]  # fmt: skip
+
+
+def settings(environment: str) -> list[str]:
+    """Overrides of the job on an environment."""
+    return [*ENVIRONMENTS[environment], *JOB, *(REPLAY if environment.startswith("replay") else [])]
 
 
 def begun(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -100,7 +113,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def run(environment: str) -> tuple[Trainer, Any]:
         run_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
-        return trained(*ENVIRONMENTS[environment], *JOB, f"run.dir={run_dir}"), figures(run_dir)
+        return trained(*settings(environment), f"run.dir={run_dir}"), figures(run_dir)
 
     return run
 
@@ -110,7 +123,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     if environment == "envpool":
         pytest.importorskip("envpool")
     draw = np.random.default_rng(seed)
-    overrides = [*ENVIRONMENTS[environment], *JOB, f"run.dir={run_dir}"]
+    overrides = [*settings(environment), f"run.dir={run_dir}"]
     hits = 0
     for early in moments:
         hits += killed(begun(run_dir, *overrides), run_dir, draw, early)
@@ -125,7 +138,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     assert figures(run_dir) == expected_figures
 
 
-@pytest.mark.parametrize("environment", ["jax", "independent", "episodes", "own", "shards"])
+@pytest.mark.parametrize("environment", ["jax", "independent", "episodes", "own", "shards", "replay", "replay, host"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     """On JAX environments several kills of one run, of which one comes before the process has made any progress."""
     moments = [False, True, False] if environment == "jax" else [False]
