@@ -68,6 +68,13 @@ TOKENS = (
 )  # fmt: skip
 """Completions of a tiny transformer."""
 
+REPLAY = (
+    "env.normalize_observation=false", "env.normalize_reward=false", "algorithm.epochs=1", "algorithm.minibatches=1",
+    "algorithm.options.updates_per_step=0.125", "algorithm.options.batch_size=8", "algorithm.options.buffer_size=200",
+    "algorithm.options.learning_starts=32", "algorithm.options.n_step=3",
+)  # fmt: skip
+"""Draws from a small replay buffer."""
+
 TABLE = {
     **_each(
         "system",
@@ -83,6 +90,9 @@ TABLE = {
     **_each("algorithm", "grpo gspo", *TOKENS, "system=async"),
     "impact, pipelined": Case((*SMALL, FAST[0], "system=impact", "system.actors=pipelined")),
     **_each("algorithm", "a3po bapo cispo decoupled impact impala importance ppo sapo tis topr", *FAST),
+    **_each("system", "gorila distributed_dqn", *REPLAY, "algorithm=dqn"),
+    **_each("algorithm", "dqn", *REPLAY, "system=async", "network.policy=q_network"),
+    **_each("algorithm", "sac", *REPLAY, "env=gymnax/pendulum", "network.policy=squashed_gaussian_twin_q"),
     **_each("algorithm.advantage", "gae nstep vtrace none", *FAST),
     **_each("algorithm.advantage", "group", "algorithm.advantage_options.size=4", *FAST),
     **_each("algorithm.optimizer", "sgd rmsprop", *FAST),

@@ -108,7 +108,7 @@ def test_the_fragment_of_a_learner_is_its_own(monkeypatch: pytest.MonkeyPatch) -
         fragment: int
 
         @property
-        def log_prob(self) -> np.ndarray:
+        def action(self) -> np.ndarray:
             if self.fragment == 0:
                 learn(1)
             return np.zeros(2)

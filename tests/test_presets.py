@@ -30,6 +30,7 @@ NEEDED = {
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
     ("tuned", "dqn"): ["algorithm=dqn"],
+    ("tuned", "dqn_gymnax_cartpole"): ["algorithm=dqn"],
     ("tuned", "sac"): ["algorithm=sac", "env=gymnax/pendulum"],
 }
 """Keys that a file must have."""

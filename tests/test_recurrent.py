@@ -117,7 +117,7 @@ def test_equals_numpy(memory: str, shared: bool, distance: float) -> None:
     in_time = {
         name: np.asarray(x, None if x.dtype in (bool, np.int32) else np.float64).reshape(T, N, *x.shape[1:])
         for name, x in samples._asdict().items()
-        if name not in ("carry", "valid", "steps", "target_policy", "version", "own")
+        if name not in ("carry", "valid", "steps", "target_policy", "version", "own", "transition")
     }
     np.testing.assert_allclose(in_time["target"], targets, atol=2e-5)
     standard = (advantages - advantages.mean()) / np.sqrt(advantages.var() + 1e-8)

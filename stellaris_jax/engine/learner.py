@@ -32,7 +32,7 @@ class DataLoader(NamedTuple):
 
     Attributes:
       fragments: samples `[F * M, ...]`, F buffers of M = T x N samples; or those of a replay buffer, which has more.
-      order: minibatches as rows of `fragments`, int32 `[F, G, B]`; -1 marks an empty place.
+      order: minibatches as rows of their fragment, or of a replay buffer, int32 `[F, G, B]`; -1 marks an empty place.
       version: versions of the behaviour policies, int32 `[F]`.
       stored: fragments stored so far, int32; `None` without a replay buffer.
       keys: keys of what losses draw, one for each fragment `[F]`; `None` unless they draw.
@@ -64,7 +64,7 @@ class DataLoader(NamedTuple):
         order = np.asarray(self.order[buffer])
         if self.fragments.transition is not None:
             return np.where(order < 0, -1, np.arange(order.size, dtype=np.int32).reshape(order.shape))
-        return np.where(order < 0, -1, order - buffer * _rows(self, self.fragments))
+        return order
 
 
 class Cache(NamedTuple):
@@ -122,7 +122,7 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
     Returns:
       The data loader with the fragment.
     """
-    count, rows = loader.stored, _rows(loader, loader.fragments)
+    count = loader.stored
 
     def put(stored: Any, part: Any) -> Any:
         start = buffer * _rows(loader, stored)
@@ -134,8 +134,6 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
     fragments = put(loader.fragments._replace(carry=None), samples._replace(carry=None))
     if carry is not None:
         fragments = fragments._replace(carry=put(carry, samples.carry))
-    if count is None:
-        order = jnp.where(order < 0, -1, order + buffer * rows)
     order = jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0)
     after = loader._replace(fragments=fragments, order=order, version=loader.version.at[buffer].set(version))
     return after if count is None else after._replace(stored=count + 1)
@@ -152,7 +150,8 @@ def with_key(loader: DataLoader, buffer: jax.Array, key: jax.Array) -> DataLoade
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
     """Samples `[B, ...]` of the minibatch at a pointer (buffer, index)."""
 
-    def take(stored: Any, rows: jax.Array) -> Any:
+    def take(stored: Any, chosen: jax.Array) -> Any:
+        rows = chosen if loader.stored is not None else chosen + buffer * _rows(loader, stored)
         return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), stored)
 
     order, carry = loader.order[buffer, index], loader.fragments.carry
@@ -160,8 +159,8 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     batch: Samples = take(loader.fragments._replace(carry=None), chosen)
     if carry is not None:
         # A minibatch of sequences starts with the sequences' first steps, whose rows are numbers of environments.
-        envs, rows = _rows(loader, carry), _rows(loader, loader.fragments)
-        batch = batch._replace(carry=take(carry, chosen[: len(order) * envs // rows] - buffer * (rows - envs)))
+        sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)
+        batch = batch._replace(carry=take(carry, chosen[:sequences]))
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
@@ -311,11 +310,14 @@ def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     if loader.fragments.version is None:
         return Versions(fetched, loader.version[invocations.buffer])
     chosen = loader.order[invocations.buffer, invocations.minibatch]
-    behaviour = loader.fragments.version[chosen].astype(jnp.float32)
+    rows = chosen
+    if loader.stored is None:
+        rows = invocations.buffer[..., None] * _rows(loader, loader.fragments) + chosen
+    behaviour = loader.fragments.version[rows].astype(jnp.float32)
     if loader.fragments.valid is None:
         return Versions(fetched, jnp.mean(behaviour, axis=-1))
     # A minibatch without any valid samples has no lag.
-    used = loader.fragments.valid[chosen] & (chosen >= 0)
+    used = loader.fragments.valid[rows] & (chosen >= 0)
     total, count = jnp.sum(jnp.where(used, behaviour, 0.0), axis=-1), jnp.sum(used, axis=-1)
     return Versions(fetched, jnp.where(count > 0, total / jnp.maximum(count, 1), fetched))
 
