@@ -9,7 +9,7 @@ stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map 
 stellaris-jax reproduce actors --results mine/actors                          asynchronous actors, hours
 stellaris-jax reproduce choose --results mine/choose                          choices beside all candidates, hours
 stellaris-jax reproduce tokens --results mine/tokens                          methods on stale completions, hours
-stellaris-jax reproduce off_policy --results mine/off_policy  stale gradients under DQN, SAC and PPO, hours
+stellaris-jax reproduce off_policy --results mine/off_policy    stale gradients under DQN, SAC and PPO, hours
 stellaris-jax reproduce regimes --results mine/regimes                        when asynchrony wins: timelines alone
 stellaris-jax reproduce index                                                 all claims: results/README.md
 

@@ -108,7 +108,7 @@ OPENING = {
     "tempfile": {"mkstemp", "NamedTemporaryFile"},
 }
 """Functions that do, by what they are called on."""
-BUFFERS = {"sources/actionlog.py": "save", "timeline/scaling/scheduler.py": "savez"}
+BUFFERS = {"sources/actionlog.py": "save", "sources/replay_log.py": "save", "timeline/scaling/scheduler.py": "savez"}
 """Modules that write NumPy's arrays to what was opened already."""
 OPENERS = {
     "base/inputs.py": "reads",

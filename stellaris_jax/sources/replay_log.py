@@ -18,7 +18,7 @@ import numpy as np
 from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base import inputs
 from stellaris_jax.base.arrays import read_array
-from stellaris_jax.base.outputs import refuse_links, replacing
+from stellaris_jax.base.outputs import refuse_links, rewriting
 from stellaris_jax.engine.learner import DataLoader
 
 SUFFIX = ".transitions"
@@ -120,7 +120,7 @@ class ReplayLog:
         refuse_links(self.directory)
         self.directory.mkdir(exist_ok=True)
         rows = self._rows(first, end, stored)
-        with replacing(self.directory / Mark(first, end, "").name) as path, path.open("w+b") as file:
+        with rewriting(self.directory / Mark(first, end, "").name) as file:
             for leaf in jax.tree.leaves(fragments):
                 np.save(file, np.asarray(jax.device_get(leaf[:, rows])), allow_pickle=False)
             file.flush()
