@@ -80,7 +80,10 @@ def short(command: list[str]) -> list[str]:
     if "resume" in keys:
         return [name, *("total_steps=512" if word.startswith("total_steps=") else word for word in words)]
     rest = [word for word in words if not word.startswith("total_steps=")]
-    return [name, *(["-m"] if "-m" in rest else []), *TINY, *(word for word in rest if word != "-m")]
+    replays = {"algorithm=dqn", "algorithm=sac"} & {*words}  # without passes over a round's data
+    tiny = [word for word in TINY if not (replays and word.startswith(("algorithm.epochs", "algorithm.minibatches")))]
+    tiny += ["algorithm.options.learning_starts=128"] if replays else []
+    return [name, *(["-m"] if "-m" in rest else []), *tiny, *(word for word in rest if word != "-m")]
 
 
 def run(code: str, data: object, where: Path) -> None:

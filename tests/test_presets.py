@@ -32,6 +32,7 @@ NEEDED = {
     ("tuned", "dqn"): ["algorithm=dqn"],
     ("tuned", "dqn_gymnax_cartpole"): ["algorithm=dqn"],
     ("tuned", "sac"): ["algorithm=sac", "env=gymnax/pendulum"],
+    ("tuned", "sac_gymnax_pendulum"): ["algorithm=sac", "env=gymnax/pendulum"],
 }
 """Keys that a file must have."""
 

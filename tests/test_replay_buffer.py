@@ -225,6 +225,7 @@ def test_numbers_that_are_not_finite_spoil_no_minibatch() -> None:
 @pytest.mark.parametrize(("overrides", "message"), [
     (["algorithm.options.updates_per_step=0.3"], "accepted: 0.3125"),
     (["algorithm.options.batch_size=64"], "must be at most the 48 transitions"),
+    (["total_steps=32"], "total_steps=32 must be more than algorithm.options.learning_starts=32"),
     (["algorithm.epochs=2"], "draws minibatches from a replay buffer"),
     (["env.normalize_reward=true"], "env.normalize_reward=true is not possible with algorithm.name=dqn"),
     (["system.truncation=weight"], "system.truncation=weight changes nothing"),

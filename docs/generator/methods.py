@@ -53,6 +53,9 @@ NEEDED = {
     ("delay", "measured"): "delays.learner.options.table=[0.1,0.2]",
     ("delay", "trace"): "delays.log=examples/cluster/jobs.jsonl",
     ("policy", "transformer"): "env=tokens/addition",
+    ("policy", "q_network"): "algorithm=dqn",
+    ("policy", "squashed_gaussian_twin_q"): "algorithm=sac env=gymnax/pendulum",
+    ("algorithm", "sac"): "env=gymnax/pendulum",
     ("advantage", "none"): "plugins=[examples/plugins/algorithm.py] algorithm.name=rwr system.truncation=none",
 }
 """Settings that a command needs, by kind and name of what it names."""

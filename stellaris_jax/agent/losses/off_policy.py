@@ -110,6 +110,11 @@ class OffPolicy(PolyakTarget):
             "round).",
         )
         yield (
+            config.rounds > buffer.waiting,
+            f"total_steps={config.total_steps} must be more than algorithm.options.learning_starts="
+            f"{options['learning_starts']}, before which nothing is learned.",
+        )
+        yield (
             buffer.stored * samples <= MOST_ROWS,
             f"algorithm.options.buffer_size={options['buffer_size']} is more than the {MOST_ROWS} transitions that a "
             "replay buffer can have.",
