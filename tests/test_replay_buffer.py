@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 from reference_replay import Step, transition
 
 from stellaris_jax import load_config
+from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.buffer import ReplayBuffer
+from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.prepare import Collected
 from stellaris_jax.engine.transitions import Window, transitions
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.sources.replay_log import ReplayLog
 from stellaris_jax.timeline.replay import distinct, drawn_minibatches
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -316,3 +320,19 @@ def test_several_seeds_continue_to_the_bit(others: tuple[str, ...], tmp_path: Pa
     checkpoints.close()
     second.run()
     np.testing.assert_array_equal(params(second), params(whole))
+
+
+def test_a_seed_that_is_behind_loses_nothing(tmp_path: Path) -> None:
+    """Seeds may have formed different numbers of batches; each then writes what it missed with the next file."""
+    samples, stored = 2, 6
+    slots = np.zeros((2, stored * samples), np.float32)
+    counts = np.array([0, 0])
+    log, other = (ReplayLog(tmp_path / "replay", keep=2, samples=samples) for _ in range(2))
+    for target in ([1, 4], [3, 4], [3, 6], [5, 9], [9, 9], [14, 10]):
+        for seed, end in enumerate(target):
+            for batch in range(counts[seed], end):
+                slots[seed, batch % stored * samples :][:samples] = 100 * (seed + 1) + batch
+        counts = np.array(target)
+        fragments = Samples(*[None] * 7)._replace(action=jnp.asarray(slots))  # type: ignore[arg-type]
+        marks = log.save(DataLoader(fragments, None, None, stored=counts))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(other.read(marks, fragments).action, slots)

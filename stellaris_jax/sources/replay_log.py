@@ -6,11 +6,10 @@ the buffer. Files that none of the kept checkpoints needs are deleted.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,11 +34,13 @@ class Mark(NamedTuple):
 
     Attributes:
       first, end: numbers of its first batch, and of the one after its last.
+      whole: batches that every seed had when it was written.
       digest: SHA-256 of its contents.
     """
 
     first: int
     end: int
+    whole: int
     digest: str
 
     @property
@@ -70,11 +71,12 @@ class ReplayLog:
         """
         counts = np.asarray(loader.stored)
         stored = self._stored(loader.fragments)
-        first, end = max([0, *(mark.end for mark in self._marks)]), int(counts.max())
-        # A seed that is behind writes its missing batches with the next file, which is read after this one.
-        first = max(min(first, int(counts.min())), end - stored)
+        whole, end = int(counts.min()), int(counts.max())
+        # A seed that was behind writes what it missed with the next file, which is read after the one before.
+        first = max(self._marks[-1].whole if self._marks else 0, end - stored)
         if first < end:
-            self._marks.append(self._write(loader.fragments, first, end, stored))
+            digest = self._write(loader.fragments, first, end, stored)
+            self._marks.append(Mark(first, end, whole, digest))
         self._marks = [mark for mark in self._marks if mark.end > end - stored]
         self._needed.append([*self._marks])
         self._prune()
@@ -86,7 +88,7 @@ class ReplayLog:
         Raises:
           ReplayLogError: a file is missing or of other contents.
         """
-        self._marks = [Mark(int(first), int(end), str(digest)) for first, end, digest in marks]
+        self._marks = [Mark(int(first), int(end), int(whole), str(digest)) for first, end, whole, digest in marks]
         leaves, structure = jax.tree.flatten(shapes)
         buffer = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
         stored = self._stored(shapes)
@@ -95,9 +97,8 @@ class ReplayLog:
             try:
                 limit = SPARE * len(leaves) + sum(leaf.nbytes for leaf in buffer)
                 with inputs.open_regular(path, limit) as file:
-                    if _digest(file) != mark.digest:
+                    if inputs.digest_of(path) != mark.digest:
                         raise ReplayLogError(f"{path} is damaged")
-                    file.seek(0)
                     for leaf in buffer:
                         leaf[:, rows] = read_array(file, leaf.nbytes)
             except OSError as error:
@@ -116,17 +117,17 @@ class ReplayLog:
         rows: np.ndarray = (batches[:, None] * self.samples + np.arange(self.samples)).ravel()
         return rows
 
-    def _write(self, fragments: Samples, first: int, end: int, stored: int) -> Mark:
+    def _write(self, fragments: Samples, first: int, end: int, stored: int) -> str:
+        """Write the file of some batches; returns its digest."""
         refuse_links(self.directory)
         self.directory.mkdir(exist_ok=True)
-        rows = self._rows(first, end, stored)
-        with rewriting(self.directory / Mark(first, end, "").name) as file:
+        rows, path = self._rows(first, end, stored), self.directory / Mark(first, end, 0, "").name
+        with rewriting(path) as file:
             for leaf in jax.tree.leaves(fragments):
                 np.save(file, np.asarray(jax.device_get(leaf[:, rows])), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-            file.seek(0)
-            return Mark(first, end, _digest(file))
+        return inputs.digest_of(path)
 
     def _prune(self) -> None:
         """Delete files that no kept checkpoint needs."""
@@ -134,11 +135,3 @@ class ReplayLog:
         for path in self.directory.glob(f"*{SUFFIX}"):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
-
-
-def _digest(file: BinaryIO) -> str:
-    """SHA-256 of an open file, from where it stands to its end."""
-    sha = hashlib.sha256()
-    while block := file.read(1 << 20):
-        sha.update(block)
-    return sha.hexdigest()
