@@ -42,9 +42,9 @@ from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust, imported
 
 NESTED = ("env", "experiment")
+"""Groups whose files lie in subfolders: `env=gymnax/cartpole`."""
 DEFAULT_ENV = "gymnax/cartpole"
 """Environment of `train.yaml`."""
-"""Groups whose files lie in subfolders: `env=gymnax/cartpole`."""
 
 PRIMARY = "train"
 

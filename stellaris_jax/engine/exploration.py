@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.off_policy import OffPolicy
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import RANDOM
 from stellaris_jax.engine.spec import ProgramSpec
@@ -32,7 +31,7 @@ class Explored(NamedTuple):
 def chance(spec: ProgramSpec, hyper: Hyper, number: Any, envs: jax.Array) -> jax.Array | None:
     """Probability of a random action in fragment `number` of environments `envs` `[n]`; `None` if there is none."""
     algorithm: Any = spec.algorithm
-    if not isinstance(algorithm, OffPolicy):
+    if spec.buffer is None:
         return None
     share = envs / max(spec.envs - 1, 1)
     steps = jnp.asarray(number, jnp.float32) * (spec.envs * spec.steps)

@@ -26,6 +26,9 @@ from stellaris_jax.engine.keys import DRAWS
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline.plan import Invocation, Peers
 
+Objective = Callable[[dict[str, Any]], tuple[jax.Array, Metrics]]
+"""Loss and metrics of a minibatch, from a tree of parameters."""
+
 
 class DataLoader(NamedTuple):
     """Fragments and their minibatches.
@@ -46,15 +49,12 @@ class DataLoader(NamedTuple):
 
     def samples(self, buffer: Any) -> Samples:
         """Samples of the fragment in a buffer; of a replay buffer those of its minibatches, one after the other."""
-        rows = self.order[buffer].reshape(-1)
 
         def part(x: Any) -> Any:
-            if self.fragments.transition is not None:
-                return x[rows]
-            rows_ = x.shape[0] // self.order.shape[0]
-            if isinstance(x, np.ndarray):
-                return x[buffer * rows_ : (buffer + 1) * rows_]
-            return jax.lax.dynamic_slice_in_dim(x, buffer * rows_, rows_)
+            if self.stored is not None:
+                return x[self.order[buffer].reshape(-1)]
+            rows = _rows(self, x)
+            return jax.lax.dynamic_slice_in_dim(x, buffer * rows, rows)
 
         chosen: Samples = jax.tree.map(part, self.fragments)
         return chosen
@@ -62,7 +62,7 @@ class DataLoader(NamedTuple):
     def places(self, buffer: int) -> np.ndarray:
         """Minibatches of a fragment as rows of `samples(buffer)`, int32 `[G, B]`; -1 marks an empty place."""
         order = np.asarray(self.order[buffer])
-        if self.fragments.transition is not None:
+        if self.stored is not None:
             return np.where(order < 0, -1, np.arange(order.size, dtype=np.int32).reshape(order.shape))
         return order
 
@@ -236,9 +236,21 @@ def gradient(
 
 def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, Metrics]:
     """Gradient `[P]` and metrics for fetched inputs."""
-    batch, peers = clear_invalid(fetched.batch, spec.sequences), fetched.peers
-    if spec.buffer is not None:
-        return _replayed(network, spec, hyper, fetched._replace(batch=batch))
+    of = _on_buffer if spec.buffer is not None else _on_fresh
+    fetched = fetched._replace(batch=clear_invalid(fetched.batch, spec.sequences))
+    objective = of(network, spec, hyper, fetched)
+    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
+    if {*metrics} != {*spec.metrics}:
+        algorithm = type(spec.algorithm)
+        given, declared = (", ".join(sorted({*names} - {*DRIFT})) for names in (metrics, spec.metrics))
+        place = f"{algorithm.__name__}.loss ({code_location(algorithm.loss)})"
+        raise ConfigError(f"{place} returns the metrics {given}, not those that it declares: {declared}.")
+    return network.ravel(grads), metrics
+
+
+def _on_fresh(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> Objective:
+    """Loss and metrics on fresh data, as a function of the policy's tree."""
+    batch, peers = fetched.batch, fetched.peers
     inputs = partial(
         LossInputs,
         batch,
@@ -252,14 +264,11 @@ def gradient_of(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched
         loss_mean=spec.loss_mean,
         versions=fetched.versions,
     )
-    objective = partial(loss, network, spec.recipe, batch, inputs)
-    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
-    check_metrics(spec, metrics)
-    return network.ravel(grads), metrics
+    return partial(loss, network, spec.recipe, batch, inputs)
 
 
-def _replayed(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, Metrics]:
-    """Gradient `[P]` and metrics of a loss on a replay buffer."""
+def _on_buffer(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: Fetched) -> Objective:
+    """Loss and metrics on draws from a replay buffer, as a function of the policy's tree."""
     algorithm = spec.algorithm.bound(hyper.options)
     target = None if fetched.target is None else network.unravel(fetched.target)
 
@@ -269,18 +278,7 @@ def _replayed(network: PolicyNetwork, spec: ProgramSpec, hyper: Hyper, fetched: 
         check_returned(spec.algorithm, returned)
         return returned
 
-    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
-    check_metrics(spec, metrics)
-    return network.ravel(grads), metrics
-
-
-def check_metrics(spec: ProgramSpec, metrics: Metrics) -> None:
-    """Raise ConfigError unless a loss has returned the metrics that it declares."""
-    if {*metrics} != {*spec.metrics}:
-        algorithm = type(spec.algorithm)
-        given, declared = (", ".join(sorted({*names} - {*DRIFT})) for names in (metrics, spec.metrics))
-        place = f"{algorithm.__name__}.loss ({code_location(algorithm.loss)})"
-        raise ConfigError(f"{place} returns the metrics {given}, not those that it declares: {declared}.")
+    return objective
 
 
 def clear_invalid(batch: Samples, sequences: bool) -> Samples:

@@ -206,11 +206,10 @@ class StateLayout:
         )
         if buffer is not None:
             following = Transition(zeros, zeros, fragments.obs)
-            fragments = fragments._replace(distribution=None, log_prob=None, transition=following)
-            fragments = fragments._replace(version=jnp.zeros(rows, jnp.int32))
+            version = jnp.zeros(rows, jnp.int32)
+            fragments = fragments._replace(distribution=None, log_prob=None, transition=following, version=version)
             window = Window.empty(spec.envs, buffer.steps, fragments.obs, fragments.action)
             actor = actor._replace(window=window)
-        draws = getattr(spec.algorithm, "draws", False)
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         normalizers, store = init_normalizers(observation), None
         if spec.collection is not None:
@@ -230,7 +229,7 @@ class StateLayout:
                 order,
                 jnp.zeros(self.shape.buffers, jnp.int32),
                 stored=None if buffer is None else jnp.int32(0),
-                keys=jax.random.split(keys.run, self.shape.buffers) if draws else None,
+                keys=jax.random.split(keys.run, self.shape.buffers) if spec.algorithm.draws else None,
             ),
             normalizers=normalizers,
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),

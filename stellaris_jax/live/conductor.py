@@ -26,7 +26,7 @@ from stellaris_jax.live.driver_steps import Delivered, DriverSteps, StoredFragme
 from stellaris_jax.live.emulation import Emulation, waiting
 from stellaris_jax.live.functions import Pointer
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
-from stellaris_jax.timeline import Gradient, Group, Round, Usage
+from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.trace import Failure, Published, RoundTrace
@@ -267,6 +267,13 @@ class Conductor(ABC):
         if carry.targets is not None:
             self._targets[version] = self._pool.put(np.asarray(jax.device_get(carry.targets.newest)))
         return params
+
+    def _order(self, index: int, *envs: int) -> np.ndarray:
+        """Minibatches of a fragment, int32 `[G, B]`; `envs` as for `minibatch_order`."""
+        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
+        drawn = minibatch_order(self.seed, index, self.spec.minibatch_layout, *envs)
+        order[: len(drawn)] = drawn
+        return order
 
     def _training_data(self, buffer: int, samples: Samples | None = None) -> Any:
         """Samples of a fragment, its minibatches and the key of what losses draw, as a handle of the pool."""

@@ -25,7 +25,7 @@ from stellaris_jax.live.free_hosts import HostShards
 from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import Done
 from stellaris_jax.live.rolls import ActingPolicy
-from stellaris_jax.timeline import Group, Round, minibatch_order
+from stellaris_jax.timeline import Group, Round
 from stellaris_jax.timeline.coordinator import Action
 from stellaris_jax.timeline.data_queue import DataQueue
 from stellaris_jax.timeline.data_rounds import NextUpdate, complete_record, usage_of
@@ -233,9 +233,7 @@ class FreeConductor(Conductor):
     def _prepare(self, index: int, fragments: Sequence[Fragment]) -> None:
         """Turn the fragments of a batch into training data for learners."""
         rows = np.array([fragment.row for fragment in fragments], np.int32)
-        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
-        drawn = minibatch_order(self.seed, max(index, 0), self.spec.minibatch_layout)
-        order[: len(drawn)] = drawn
+        order = self._order(max(index, 0))
         buffer = np.int32(self.shape.fragments.slot(index))
         self._state, episodes, samples = self.steps.form(self._state, rows, buffer, order)
         self._episodes = jax.tree.map(np.add, self._episodes, jax.device_get(episodes))

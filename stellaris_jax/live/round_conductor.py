@@ -21,7 +21,7 @@ from stellaris_jax.live.driver_steps import DriverSteps, StoredFragment
 from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import Done
 from stellaris_jax.live.rolls import ActingPolicy, Rolls
-from stellaris_jax.timeline import Round, minibatch_order
+from stellaris_jax.timeline import Round
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Roll
 
@@ -99,9 +99,7 @@ class RoundConductor(Conductor):
         rolled = self.rolls.assembled()
         if rolled is None:
             return
-        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
-        drawn = minibatch_order(self.seed, index, self.spec.minibatch_layout, envs, width)
-        order[: len(drawn)] = drawn
+        order = self._order(index, envs, width)
         version, params = self._record.behaviour_version, self._pool.get(self._acting.params)
         fragment = Fragment(rolled.trajectory, params, self._normalizers, np.int32(version), rolled.carry)
         self._state, self._episodes, samples = self.steps.collect(

@@ -235,7 +235,7 @@ class Checkpoints:
             raise CheckpointError(f"{place} ({_reason(error)}).") from error
 
     def restore(
-        self, abstract: Any, note: Callable[[str], None], check: Callable[[dict[str, Any]], object] = bool
+        self, abstract: Any, note: Callable[[str], None], check: Callable[[dict[str, Any]], object] | None = None
     ) -> tuple[int, Any, dict[str, Any]]:
         """Newest intact checkpoint: its round, state and host data, of which `check` raises nothing.
 
@@ -247,7 +247,8 @@ class Checkpoints:
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
-                check(host)
+                if check is not None:
+                    check(host)
             except OtherSettings:
                 raise
             except Exception as error:  # a damaged file can make the reader raise anything

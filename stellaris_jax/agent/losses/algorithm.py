@@ -76,6 +76,9 @@ class Algorithm(Numbered):
     """Data of minibatches: `fresh` batches, each learned from in `algorithm.epochs` passes and then forgotten; or
     those of a `replay` buffer (`OffPolicy`)."""
 
+    draws: ClassVar[bool] = False
+    """Whether the loss draws random numbers, with `ReplayInputs.key`."""
+
     masked: ClassVar[bool] = True
     """Whether the loss applies masks, as `total` does; if not, `algorithm.masks` is refused."""
 

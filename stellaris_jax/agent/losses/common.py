@@ -38,7 +38,7 @@ class Steps(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """What a replay buffer knows of a step beyond observation and action, with leading axes as in `Samples`.
+    """Part of a step in a replay buffer beyond observation and action, with leading axes as in `Samples`.
 
     Attributes:
       reward: discounted sum of the rewards of n steps, fewer at the end of an episode.

@@ -66,9 +66,6 @@ class OffPolicy(PolyakTarget):
     masked = False
     metrics: ClassVar[Mapping[str, str]] = {"value_loss": "loss of the critic", "q_value": "mean action value"}
 
-    draws = False
-    """Whether the loss draws random numbers."""
-
     own_policy = ""
     """Policy that the algorithm sets, unless `network.policy` names another; empty for none."""
 
