@@ -272,6 +272,13 @@ def test_target_networks_that_cannot_be(target: Any, told: str) -> None:
 
 
 @pytest.mark.usefixtures("kinds")
+def test_a_replay_buffer_needs_its_options() -> None:
+    returns_to_go(data="replay")
+    with pytest.raises(ConfigError, match="data is replay, so the class must inherit from OffPolicy"):
+        load_config([*TINY, *PLAIN])
+
+
+@pytest.mark.usefixtures("kinds")
 def test_metrics_that_are_not_declared_are_told() -> None:
     returns_to_go(metrics={"policy_loss": "loss of the policy"})
     with pytest.raises(ConfigError, match=r"ReturnsToGo\.loss .* returns the metrics entropy, policy_loss, not those"):

@@ -149,7 +149,10 @@ MISTAKES = {
     "schema": (json.dumps(actor(schema=3)), "column schema: 3 is unknown; 2 is read, or no schema at all"),
     "deep": ("[" * 100_000, "line 2: .* is no job with kind, start and end"),
     "twice": ('{"kind": "actor", "start": 0, "start": 1, "end": 2}', "column start: the line names it twice; once is"),
-    "without": ('{"kind": "actor", "start": 0, "end": null}', "line 2: .* is no job with kind, start and end"),
+    "request's version": ('{"request": "a", "start": 0, "end": 1, "version": -3}', "version: -3 must be a whole"),
+    "request": ('{"request": "a", "request": "b", "start": 0, "end": 1}', "column request: the line names it twice"),
+    "request without": ('{"request": "a", "start": 0}', "line 2: .* lacks end"),
+    "without": ('{"kind": "actor", "start": 0, "end": null}', "line 2: .* lacks end"),
 }  # fmt: skip
 
 
@@ -175,7 +178,7 @@ def test_mistakes_are_told_with_their_place(mistake: str, tmp_path: Path) -> Non
         (b'kind,start,end\n"actor,1,2\n', "line 2: this is no CSV"),
         (b'kind,start,end\n"' + b"x" * 200_000 + b'",1,2\n', "line 2: this is no CSV"),
         (b"kind,start,end\nactor,1,\xff\n", "line 2, byte 9: a log must be text in UTF-8"),
-        (b"x" * (2 * MIB), "a line of it holds more than 1 MiB"),
+        (b"x" * (2 * MIB), "line [12] holds more than 1 MiB"),
     ],
     ids=["lacks", "twice", "former", "short", "time", "empty", "quote", "cell", "bytes", "line"],
 )

@@ -19,6 +19,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.prepare import Collected
+from stellaris_jax.engine.replay_buffer import Transitions
 from stellaris_jax.engine.transitions import Window, transitions
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.runs.checkpoint import Checkpoints
@@ -327,7 +328,7 @@ def test_a_seed_that_is_behind_loses_nothing(tmp_path: Path) -> None:
     samples, stored = 2, 6
     slots = np.zeros((2, stored * samples), np.float32)
     counts = np.array([0, 0])
-    log, other = (ReplayLog(tmp_path / "replay", keep=2, samples=samples) for _ in range(2))
+    log, other = (ReplayLog(tmp_path / "replay", keep=2, envs=1, samples=samples) for _ in range(2))
     for target in ([1, 4], [3, 4], [3, 6], [5, 9], [9, 9], [14, 10]):
         for seed, end in enumerate(target):
             for batch in range(counts[seed], end):
@@ -335,4 +336,4 @@ def test_a_seed_that_is_behind_loses_nothing(tmp_path: Path) -> None:
         counts = np.array(target)
         fragments = Samples(*[None] * 7)._replace(action=jnp.asarray(slots))  # type: ignore[arg-type]
         marks = log.save(DataLoader(fragments, None, None, stored=counts))  # type: ignore[arg-type]
-        np.testing.assert_array_equal(other.read(marks, fragments).action, slots)
+        np.testing.assert_array_equal(other.read(marks, Transitions(fragments, None)).samples.action, slots)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.execute import warm_start
+from stellaris_jax.execute.run import enable_compile_cache
 
 JOB = [
     "env=tokens/sort", "env.kwargs={length: 2}", "env.num_envs=16", "algorithm.rollout_length=3",
@@ -21,7 +23,7 @@ JOB = [
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder of the cache for one test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return warm_start.cache_folder()
+    return tmp_path / "stellaris_jax" / "warm_starts"
 
 
 def params(*overrides: str) -> np.ndarray:
@@ -38,7 +40,7 @@ def test_the_cache_is_what_would_be_computed(cache: Path) -> None:
     np.testing.assert_array_equal(params("seed=1", "num_seeds=1")[0], computed[1])
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "directory"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "not finite", "directory"])
 def test_a_damaged_cache_is_computed_again(cache: Path, damage: str) -> None:
     computed = params()
     for place in cache.iterdir():
@@ -47,8 +49,10 @@ def test_a_damaged_cache_is_computed_again(cache: Path, damage: str) -> None:
             place.unlink()
             place.mkdir()
             continue
+        numbers = np.full((len(data) - 32) // 4, np.nan, "<f4").tobytes()
         data[-3] ^= 1
-        place.write_bytes({"cut": data[:-4], "flipped": data, "empty": b""}[damage])
+        unknown = hashlib.sha256(numbers).digest() + numbers
+        place.write_bytes({"cut": data[:-4], "flipped": data, "empty": b"", "not finite": unknown}[damage])
     np.testing.assert_array_equal(params(), computed)
 
 
@@ -61,6 +65,19 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert np.isfinite(params()).all()
+
+
+def test_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers may run as a user that has none."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    assert np.isfinite(params()).all()
+    enable_compile_cache()
+
+
+def test_demonstrations_take_memory() -> None:
+    with pytest.raises(ConfigError, match=r"for demonstrations \(warm_start.batch=10000000"):
+        params("warm_start.batch=10000000")
 
 
 def test_environments_without_demonstrations() -> None:

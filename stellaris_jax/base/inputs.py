@@ -124,9 +124,11 @@ def lines(path: str | Path, limit: int = METRICS, longest: int = LINE) -> Iterat
       OSError: as `open_regular` does, and for a line that is too long.
     """
     with open_regular(path, limit) as file:
+        number = 0
         while line := file.readline(longest + 1):
+            number += 1
             if len(line) > longest:
-                raise too_large(path, longest, "a line of it holds")
+                raise too_large(path, longest, f"line {number} holds")
             yield line
 
 

@@ -24,6 +24,15 @@ LONGEST_STEM = 40
 """Characters of a file's name that its temporary file's name begins with."""
 
 
+def cache_folder() -> Path | None:
+    """Folder of this package in the user's cache (`XDG_CACHE_HOME`, `~/.cache`); `None` without a home directory."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return root / "stellaris_jax"
+
+
 def check_output(option: str, path: Path) -> None:
     """Make the directory of an output file and check that the file can be written. Raises ConfigError if it cannot."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.optioned import completed
+from stellaris_jax.config.optioned import completed, options_of
 from stellaris_jax.config.tree import Config
 
 
@@ -49,9 +49,14 @@ class ReplayBuffer(NamedTuple):
 def buffer_options(config: Config) -> dict[str, Any] | None:
     """Options of an algorithm that learns from a replay buffer; `None` for others."""
     algorithm = register.algorithm.get(config.algorithm.name)
-    if getattr(algorithm, "data", "fresh") != "replay":
+    if getattr(algorithm, "data", "fresh") != "replay" or not is_off_policy(algorithm):
         return None
     return completed(algorithm, config.algorithm.options)
+
+
+def is_off_policy(algorithm: Any) -> bool:
+    """Whether an algorithm has the options of a replay buffer; a plug-in that lacks them is refused."""
+    return {"buffer_size", "batch_size", "updates_per_step", "learning_starts", "n_step"} <= {*options_of(algorithm)}
 
 
 def minibatches_per_round(config: Config) -> int:

@@ -22,6 +22,7 @@ from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.schema import shown
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
+from stellaris_jax.engine.frames import Frames
 from stellaris_jax.engine.keys import DRAWS
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline.plan import Invocation, Peers
@@ -39,6 +40,7 @@ class DataLoader(NamedTuple):
       version: versions of the behaviour policies, int32 `[F]`.
       stored: fragments stored so far, int32; `None` without a replay buffer.
       keys: keys of what losses draw, one for each fragment `[F]`; `None` unless they draw.
+      frames: frames that the observations of a replay buffer refer to; `None` if they are stored whole.
     """
 
     fragments: Samples
@@ -46,6 +48,7 @@ class DataLoader(NamedTuple):
     version: jax.Array
     stored: jax.Array | None = None
     keys: jax.Array | None = None
+    frames: Frames | None = None
 
     def samples(self, buffer: Any) -> Samples:
         """Samples of the fragment in a buffer; of a replay buffer those of its minibatches, one after the other."""
@@ -57,7 +60,7 @@ class DataLoader(NamedTuple):
             return jax.lax.dynamic_slice_in_dim(x, buffer * rows, rows)
 
         chosen: Samples = jax.tree.map(part, self.fragments)
-        return chosen
+        return chosen if self.frames is None else self.frames.filled(chosen)
 
     def places(self, buffer: int) -> np.ndarray:
         """Minibatches of a fragment as rows of `samples(buffer)`, int32 `[G, B]`; -1 marks an empty place."""
@@ -157,6 +160,8 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     order, carry = loader.order[buffer, index], loader.fragments.carry
     chosen = jnp.maximum(order, 0)
     batch: Samples = take(loader.fragments._replace(carry=None), chosen)
+    if loader.frames is not None:
+        batch = loader.frames.filled(batch)
     if carry is not None:
         # A minibatch of sequences starts with the sequences' first steps, whose rows are numbers of environments.
         sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)

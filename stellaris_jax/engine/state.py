@@ -20,6 +20,7 @@ from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
+from stellaris_jax.engine.frames import REFERENCE, Frames, stored_once
 from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS, make_mesh
@@ -101,17 +102,6 @@ PLAN_SPECS = Plan(**{field: PLACED if field in ("invocations", "weights") else R
 """Partition of a plan's fields."""
 
 
-def without_transitions(state: EngineState) -> EngineState:
-    """State without the transitions of its replay buffer."""
-    return state._replace(loader=state.loader._replace(fragments=None))  # type: ignore[arg-type]
-
-
-def with_transitions(state: EngineState, transitions: Samples, abstract: EngineState) -> EngineState:
-    """State with the transitions of its replay buffer; `abstract` has their shardings."""
-    shardings = jax.tree.map(lambda x: x.sharding, abstract.loader.fragments)
-    return state._replace(loader=state.loader._replace(fragments=put(transitions, shardings)))
-
-
 def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
     """Policies `[S, P]` in ring slots `[S]`."""
     return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
@@ -188,10 +178,14 @@ class StateLayout:
         buffer = spec.buffer
         rows = spec.envs * spec.steps * (spec.buffers if buffer is None else buffer.stored)
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
+        obs, frames = jnp.zeros((rows, *observation.shape), viewed(observation, self.options)), None
+        if buffer is not None and stored_once(spec, observation, self.options):
+            frames = Frames.empty(spec.envs, spec.steps, buffer, observation)
+            obs = jnp.zeros((rows, REFERENCE), jnp.int32)
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         made = spec.recipe.made
         fragments = Samples(
-            obs=jnp.zeros((rows, *observation.shape), viewed(observation, self.options)),
+            obs=obs,
             action=action,
             distribution=jnp.zeros((rows, self.network.distribution.size)),
             log_prob=zeros,
@@ -230,6 +224,7 @@ class StateLayout:
                 jnp.zeros(self.shape.buffers, jnp.int32),
                 stored=None if buffer is None else jnp.int32(0),
                 keys=jax.random.split(keys.run, self.shape.buffers) if spec.algorithm.draws else None,
+                frames=frames,
             ),
             normalizers=normalizers,
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),

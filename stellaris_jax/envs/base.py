@@ -97,7 +97,8 @@ class Box:
 
     `low` and `high` are given as one number for all elements, or as a number for each. They are kept as flat tuples in
     row-major order (so that spaces compare and hash). `dtype` is float32, or uint8, which networks read as fractions
-    of `unit`. Actions are vectors of one axis.
+    of `unit`. Actions are vectors of one axis. `frames` is how many consecutive observations of the environment are
+    joined along the last axis.
 
     >>> Box((2, 2), 0.0, 1.0) == Box((2, 2), (0.0,) * 4, np.ones((2, 2)))
     True
@@ -107,10 +108,12 @@ class Box:
     low: tuple[float, ...]
     high: tuple[float, ...]
     dtype: str
+    frames = 1  # not a field: the space is the same, however its elements are made
 
-    def __init__(self, shape: Sequence[int], low: Bound, high: Bound, dtype: str = "float32"):
+    def __init__(self, shape: Sequence[int], low: Bound, high: Bound, dtype: str = "float32", frames: int = 1):
         shape = tuple(shape) if isinstance(shape, list) else shape
-        values = {"shape": shape, "low": _flat(low, shape), "high": _flat(high, shape), "dtype": dtype}
+        bounds = {"low": _flat(low, shape), "high": _flat(high, shape)}
+        values = {"shape": shape, **bounds, "dtype": dtype, "frames": frames}
         for key, value in values.items():
             object.__setattr__(self, key, value)
 

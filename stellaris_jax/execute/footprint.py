@@ -17,6 +17,7 @@ from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import value_of
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.frames import REFERENCE, frame_batches, stored_once
 from stellaris_jax.engine.rollout import viewed
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
@@ -50,6 +51,7 @@ class Sizes(NamedTuple):
       carry: numbers in a network's recurrent state.
       stored: numbers of it that learners need.
       host: True if fragments come from a host environment.
+      frames: frames of an observation if a replay buffer stores each once, else 1.
     """
 
     observation: int = WORD
@@ -62,6 +64,7 @@ class Sizes(NamedTuple):
     carry: int = 0
     stored: int = 0
     host: bool = True
+    frames: int = 1
 
 
 def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: PolicyNetwork | None = None) -> None:
@@ -120,6 +123,7 @@ def _sizes(config: Config, env: VecEnv | HostEnv, network: PolicyNetwork) -> Siz
         carry=_numbers(jax.eval_shape(lambda: network.initial_carry(1))),
         stored=_numbers(jax.eval_shape(lambda: network.stored(network.initial_carry(1)))),
         host=inside is None,
+        frames=space.frames if stored_once(ProgramSpec.of(config, inside is None), space, config.env) else 1,
     )
 
 
@@ -166,8 +170,13 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
     else:
         # Observations before and after, action, reward, discount, version; the last steps of each environment.
-        transition = 2 * sizes.viewed + WORD * (sizes.action + 3) + 1
+        once = sizes.frames > 1
+        observation = WORD * REFERENCE if once else sizes.viewed
+        transition = 2 * observation + WORD * (sizes.action + 3) + 1
         samples = envs * (spec.steps * spec.buffer.stored + spec.buffer.steps - 1) * transition
+        if once:
+            batches = frame_batches(spec.steps, spec.buffer, sizes.frames)
+            samples += envs * spec.steps * batches * sizes.viewed // sizes.frames
         where = ("algorithm.options.buffer_size", *where)
         yield Part("replay buffer", copies * samples, saved * samples, of(where[0], "env.frame_stack"))
     orders = spec.buffers * order

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from stellaris_jax.base.commands import command
 from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
@@ -211,7 +212,7 @@ def _checkpoints(run_dir: Path, config: Config, read_only: bool = False) -> Chec
 def enable_compile_cache() -> None:
     """Store compiled programs in the user's cache directory, unless JAX has another one configured."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(root / "stellaris_jax" / "xla"))
+        root = cache_folder()
+        jax.config.update("jax_compilation_cache_dir", None if root is None else str(root / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
+from stellaris_jax.engine.replay_buffer import NOTHING, Transitions
 from stellaris_jax.engine.seed_states import SeedStates
-from stellaris_jax.engine.state import EngineState, with_transitions, without_transitions
+from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates
 from stellaris_jax.execute.executor import ExecutorInputs
@@ -250,14 +250,14 @@ class Trainer(Fixed):
         state = self.seed_states.state
         if self.spec.buffer is not None:
             data["replay"] = self._replay_log(checkpoints).save(state.loader)
-            state = without_transitions(state)
+            state = NOTHING.within(state)
         checkpoints.save(self.round, Saved(state, self.source.arrays()), data)
 
     def _replay_log(self, checkpoints: Checkpoints) -> ReplayLog:
         """Files of the replay buffer beside the checkpoints."""
         if self._log is None or self._log.directory.parent != checkpoints.directory.parent:
-            samples = self.spec.envs * self.spec.steps
-            self._log = ReplayLog(checkpoints.directory.with_name("replay"), self.config.checkpoint.keep, samples)
+            envs, keep = self.spec.envs, self.config.checkpoint.keep
+            self._log = ReplayLog(checkpoints.directory.with_name("replay"), keep, envs, envs * self.spec.steps)
         return self._log
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
@@ -270,7 +270,7 @@ class Trainer(Fixed):
         """
         read: Any = BroadcastCheckpoints(checkpoints) if isinstance(self.executor, LeadingExecutor) else checkpoints
         layout = self.engine.layout
-        state, transitions = layout.abstract(len(self.seeds)), list[Samples]()
+        state, transitions = layout.abstract(len(self.seeds)), list[Transitions]()
         abstract = Saved(state, self.source.shapes(layout.replicated))
         if self.spec.buffer is None:
             restored, saved, data = read.restore(abstract, note)
@@ -279,10 +279,10 @@ class Trainer(Fixed):
 
             def check(data: dict[str, Any]) -> None:
                 marks = data["replay"] if train else []  # evaluation needs no transitions
-                transitions[:] = [log.read(marks, state.loader.fragments)]
+                transitions[:] = [log.read(marks, Transitions.of(state.loader))]
 
-            restored, saved, data = read.restore(abstract._replace(engine=without_transitions(state)), note, check)
-            saved = saved._replace(engine=with_transitions(saved.engine, transitions[0], state))
+            restored, saved, data = read.restore(abstract._replace(engine=NOTHING.within(state)), note, check)
+            saved = saved._replace(engine=transitions[0].placed(state).within(saved.engine))
         if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")

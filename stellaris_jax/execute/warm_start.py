@@ -6,7 +6,6 @@ The result is cached on disk by a digest of its program and seed, as arrays.
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.recurrent import Past
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.inputs import read_bytes
-from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.base.machine import Part, check_fits
+from stellaris_jax.base.outputs import cache_folder, write_atomically
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import SeedKeys, folded
 from stellaris_jax.runs.start import Start, is_under_way
@@ -46,17 +46,25 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
     seeds = range(config.seed, config.seed + config.num_seeds)
     lowered = jax.jit(lambda seed: imitated(config, env, network, seed)).lower(np.uint32(0))
     digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}".encode()).hexdigest()
-    rows, compiled = [], None
+    rows, compiled, root = [], None, cache_folder()
     for seed in seeds:
-        place = cache_folder() / f"{digest[:40]}-{seed}"
+        place = None if root is None else root / "warm_starts" / f"{digest[:40]}-{seed}"
         params = _stored(place, network)
         if params is None:
-            compiled = compiled or lowered.compile()
+            compiled = compiled or _compiled(lowered, config)
             params = np.asarray(compiled(np.uint32(seed)))
             _store(place, params)
         rows.append(params)
     statistics = normalizer.init(network.observation_space.shape)
     return Start(np.stack(rows), jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(seeds), axis=0), statistics))
+
+
+def _compiled(lowered: Any, config: Config) -> Any:
+    """Compiled imitation. Raises ConfigError if it needs more memory than there is."""
+    compiled = lowered.compile()
+    needed = getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
+    check_fits([Part("demonstrations", needed, 0, (f"warm_start.batch={config.warm_start.batch}",))])
+    return compiled
 
 
 def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) -> jax.Array:
@@ -85,14 +93,10 @@ def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) 
     return params
 
 
-def cache_folder() -> Path:
-    """Folder of the user's cache for warm starts."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "stellaris-jax" / "warm_starts"
-
-
-def _stored(place: Path, network: PolicyNetwork) -> np.ndarray | None:
+def _stored(place: Path | None, network: PolicyNetwork) -> np.ndarray | None:
     """Parameters stored in a file, behind their checksum; `None` if there are none, or they are damaged."""
+    if place is None:
+        return None
     (size,) = jax.eval_shape(network.init, jax.random.key(0)).shape
     try:
         data = read_bytes(place, CHECKSUM + WORD * size)
@@ -101,11 +105,14 @@ def _stored(place: Path, network: PolicyNetwork) -> np.ndarray | None:
     checksum, numbers = data[:CHECKSUM], data[CHECKSUM:]
     if len(numbers) != WORD * size or hashlib.sha256(numbers).digest() != checksum:
         return None
-    return np.frombuffer(numbers, "<f4").copy()
+    params = np.frombuffer(numbers, "<f4").copy()
+    return params if np.isfinite(params).all() else None
 
 
-def _store(place: Path, params: np.ndarray) -> None:
+def _store(place: Path | None, params: np.ndarray) -> None:
     """Store parameters if the folder can be written; a warm start works without."""
+    if place is None:
+        return
     numbers = params.astype("<f4").tobytes()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.base import inputs
 from stellaris_jax.base.arrays import read_array
 from stellaris_jax.base.outputs import refuse_links, rewriting
 from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.replay_buffer import Transitions
 
 SUFFIX = ".transitions"
 SPARE = 2**16
@@ -55,11 +55,12 @@ class ReplayLog:
     Args:
       directory: the directory, made at the first save.
       keep: checkpoints whose files are kept.
+      envs: environments of a batch (N).
       samples: transitions of a batch.
     """
 
-    def __init__(self, directory: Path, keep: int, samples: int):
-        self.directory, self.samples = directory, samples
+    def __init__(self, directory: Path, keep: int, envs: int, samples: int):
+        self.directory, self.envs, self.samples = directory, envs, samples
         self._marks: list[Mark] = []
         self._needed: deque[list[Mark]] = deque(maxlen=max(2, keep))
 
@@ -69,20 +70,20 @@ class ReplayLog:
         Args:
           loader: data loader of all seeds, every leaf `[S, ...]`.
         """
-        counts = np.asarray(loader.stored)
-        stored = self._stored(loader.fragments)
+        counts, transitions = np.asarray(loader.stored), Transitions.of(loader)
         whole, end = int(counts.min()), int(counts.max())
+        stored = max(leaf.shape[1] for leaf in jax.tree.leaves(transitions)) // self.samples
         # A seed that was behind writes what it missed with the next file, which is read after the one before.
         first = max(self._marks[-1].whole if self._marks else 0, end - stored)
         if first < end:
-            digest = self._write(loader.fragments, first, end, stored)
+            digest = self._write(transitions, first, end)
             self._marks.append(Mark(first, end, whole, digest))
         self._marks = [mark for mark in self._marks if mark.end > end - stored]
         self._needed.append([*self._marks])
         self._prune()
         return [list(mark) for mark in self._marks]
 
-    def read(self, marks: list[list[Any]], shapes: Samples) -> Samples:
+    def read(self, marks: list[list[Any]], shapes: Transitions) -> Transitions:
         """Transitions of a buffer, NumPy arrays of these shapes; places that were never written are 0.
 
         Raises:
@@ -91,39 +92,40 @@ class ReplayLog:
         self._marks = [Mark(int(first), int(end), int(whole), str(digest)) for first, end, whole, digest in marks]
         leaves, structure = jax.tree.flatten(shapes)
         buffer = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-        stored = self._stored(shapes)
         for mark in self._marks:
-            rows, path = self._rows(mark.first, mark.end, stored), self.directory / mark.name
+            path = self.directory / mark.name
             try:
                 limit = SPARE * len(leaves) + sum(leaf.nbytes for leaf in buffer)
                 with inputs.open_regular(path, limit) as file:
                     if inputs.digest_of(path) != mark.digest:
                         raise ReplayLogError(f"{path} is damaged")
-                    for leaf in buffer:
+                    for leaf, rows in zip(buffer, self._rows(mark.first, mark.end, shapes), strict=True):
                         leaf[:, rows] = read_array(file, leaf.nbytes)
             except OSError as error:
                 raise ReplayLogError(f"{path}: {inputs.reason(error)}") from error
         self._needed.append([*self._marks])
-        read: Samples = jax.tree.unflatten(structure, buffer)
+        read: Transitions = jax.tree.unflatten(structure, buffer)
         return read
 
-    def _stored(self, fragments: Samples) -> int:
-        """Batches that a buffer holds."""
-        return int(fragments.action.shape[1]) // self.samples
+    def _rows(self, first: int, end: int, shapes: Transitions) -> list[np.ndarray]:
+        """Rows of consecutive batches in each leaf: of the batches that it still has.
 
-    def _rows(self, first: int, end: int, stored: int) -> np.ndarray:
-        """Rows of consecutive batches in the buffer."""
-        batches = np.arange(first, end) % stored
-        rows: np.ndarray = (batches[:, None] * self.samples + np.arange(self.samples)).ravel()
-        return rows
+        Frames have some more: those of the last observations.
+        """
+        ahead = [0] * len(jax.tree.leaves(shapes.samples)) + [self.envs] * len(jax.tree.leaves(shapes.pixels))
+        made = []
+        for leaf, further in zip(jax.tree.leaves(shapes), ahead, strict=True):
+            begin = max(first, end - leaf.shape[1] // self.samples) * self.samples
+            made.append(np.arange(begin, end * self.samples + further) % leaf.shape[1])
+        return made
 
-    def _write(self, fragments: Samples, first: int, end: int, stored: int) -> str:
+    def _write(self, transitions: Transitions, first: int, end: int) -> str:
         """Write the file of some batches; returns its digest."""
         refuse_links(self.directory)
         self.directory.mkdir(exist_ok=True)
-        rows, path = self._rows(first, end, stored), self.directory / Mark(first, end, 0, "").name
+        path = self.directory / Mark(first, end, 0, "").name
         with rewriting(path) as file:
-            for leaf in jax.tree.leaves(fragments):
+            for leaf, rows in zip(jax.tree.leaves(transitions), self._rows(first, end, transitions), strict=True):
                 np.save(file, np.asarray(jax.device_get(leaf[:, rows])), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())

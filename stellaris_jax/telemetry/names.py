@@ -62,7 +62,8 @@ METRICS = {
     "data_queue": Metric("data/queue", "fragments that wait for a batch at the round's end"),
     "data_queue_seconds": Metric("data/queue_seconds", "mean seconds that the round's fragments waited for a batch"),
     "actor_utilisation": Metric(
-        "data/actor_utilisation", "share of the time so far in which actors rolled fragments that have ended"
+        "data/actor_utilisation",
+        "share of the time so far in which actors rolled fragments that have ended, dropped ones included",
     ),
     "actor_blocked": Metric("data/actor_blocked", "share of the time in which actors waited to begin a fragment"),
     "fragments_dropped": Metric(

@@ -122,10 +122,11 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
         except (ValueError, RecursionError):
             cells = None
         if isinstance(cells, dict) and REQUEST in cells:
-            cells = {"kind": "actor"} | cells
-        if not isinstance(cells, dict) or any(cells.get(name) is None for name in NEEDED):
-            told = shown(text.strip())
-            raise ConfigError(f"{reader.path}, line {number}: {told} is no job with kind, start and end.")
+            cells = cells | {"kind": "actor"}
+        missing = [name for name in NEEDED if not isinstance(cells, dict) or cells.get(name) is None]
+        if missing:
+            lack = f"lacks {' and '.join(missing)}" if isinstance(cells, dict) else "is no job with kind, start and end"
+            raise ConfigError(f"{reader.path}, line {number}: {shown(text.strip())} {lack}.")
         yield reader.job(cells, number)
 
 
@@ -145,7 +146,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _double(names: list[str]) -> str | None:
     """The first column that is named twice. Columns that are ignored may be."""
-    return next((name for name in (*COLUMNS, FORMER) if names.count(name) > 1), None)
+    return next((name for name in (*COLUMNS, FORMER, REQUEST) if names.count(name) > 1), None)
 
 
 def _csv(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
@@ -168,7 +169,7 @@ def _csv(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
             if len(cells) != len(header):
                 raise ConfigError(f"{path}, line {at}: a row has {len(header)} cells as the header, not {len(cells)}.")
             named = dict(zip(header, cells, strict=True))
-            yield reader.job({"kind": "actor"} | named if REQUEST in named else named, at)
+            yield reader.job(named | {"kind": "actor"} if REQUEST in named else named, at)
     except csv.Error as error:
         raise ConfigError(f"{path}, line {at}: this is no CSV ({error}).") from None
 
@@ -204,7 +205,8 @@ class _Reader:
             raise ConfigError(f"{place}: a job ends after it starts, unlike {cells['start']} to {cells['end']}.")
         begun, ended = _whole(cells, "version_start", place), _whole(cells, "version_end", place)
         if begun is None and schema is None:
-            begun = _integer(cells.get(FORMER))  # the first schema left open what it has to be
+            # The first schema left open what it has to be; logs of inference engines have a number.
+            begun = _whole(cells, FORMER, place) if REQUEST in cells else _integer(cells.get(FORMER))
         if begun is not None and ended is not None and ended < begun:
             raise ConfigError(f"{place}, column version_end: {ended} must be at least version_start, which is {begun}.")
         length, batch = _whole(cells, "length", place), _label(cells, "batch", place)

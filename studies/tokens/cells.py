@@ -64,8 +64,18 @@ METHODS: dict[str, tuple[str, ...]] = {
 LEVELS = (0, 8, 64, 256)
 """Data lags in batches, each of one update."""
 
-SIGNALS = ("entropy", "kl", "ess", "tv", "m2", "grad_norm", "update_cosine", "clip_fraction", "equal_groups")
-"""Records that may announce a collapse."""
+SIGNALS = {
+    "entropy": ("low", "–"),
+    "kl": ("high", "–"),
+    "ess": ("low", "VCPO"),
+    "tv": ("high", "–"),
+    "m2": ("high", "M2PO"),
+    "grad_norm": ("high", "–"),
+    "update_cosine": ("high", "GAC"),
+    "clip_fraction": ("high", "–"),
+    "equal_groups": ("high", "–"),
+}
+"""Records that may announce a collapse: their side and who names it, written down beforehand."""
 
 
 class Question(NamedTuple):
@@ -148,7 +158,7 @@ class Cell(outcomes.Cell):
 
     @property
     def signals(self) -> tuple[str, ...]:
-        return SIGNALS
+        return tuple(SIGNALS)
 
     @property
     def variant(self) -> Variant:

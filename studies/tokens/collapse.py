@@ -12,20 +12,9 @@ from studies import panels
 from studies.claims import Claim, fact
 from studies.outcomes import POINTS, Outcome
 from studies.study import Study
+from studies.tokens.cells import SIGNALS
 from studies.tokens.measures import COLLAPSED, collapses
 
-DIRECTIONS = {
-    "entropy": ("low", "–"),
-    "kl": ("high", "–"),
-    "ess": ("low", "VCPO"),
-    "tv": ("high", "–"),
-    "m2": ("high", "M2PO"),
-    "grad_norm": ("high", "–"),
-    "update_cosine": ("high", "GAC"),
-    "clip_fraction": ("high", "–"),
-    "equal_groups": ("high", "–"),
-}
-"""Side on which a record is said to announce a collapse, and who names it; written down beforehand."""
 MOMENTS = {"a quarter": POINTS // 4, "half": POINTS // 2}
 """Evaluations after which the records are read, by the share of the run."""
 DRAWS = 2000
@@ -88,7 +77,7 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for words, moment in MOMENTS.items():
         left = [run for run in runs if healthy(run, moment)]
-        for name, (side, source) in DIRECTIONS.items():  # not every loss has every record
+        for name, (side, source) in SIGNALS.items():  # not every loss has every record
             known = [run for run in left if np.isfinite(run.signal(name)[moment - 1])]
             events = np.array([collapses(run) for run in known])
             read = np.array([run.signal(name)[moment - 1] for run in known])
@@ -100,7 +89,7 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
             made.append(fact(text, source, numbers, found.low > 0.5))
     header = ("moment", "record", "side", "area", "low", "high", "collapse", "runs")
     study.table("collapse", header, rows)
-    ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in DIRECTIONS.items()]}
+    ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in SIGNALS.items()]}
     title = "How well a record announces a later collapse"
     panels.panels({"addition": curves}, ticks, "record, and its side", "area under the ROC curve",
                   study.picture("collapse"), title, joined=False, bars="over methods and ages")  # fmt: skip

@@ -9,8 +9,9 @@ import jax
 
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.common import DRIFT, METRICS, AdvantageInputs, Metrics
-from stellaris_jax.agent.networks.policy_network import has_outputs
+from stellaris_jax.agent.networks.policy_network import VALUE, has_outputs
 from stellaris_jax.base.registry import register
+from stellaris_jax.config.buffer import is_off_policy
 from stellaris_jax.config.optioned import Numbered, options_of
 from stellaris_jax.config.schema import knob, shown
 from stellaris_jax.config.tree import Config
@@ -101,8 +102,11 @@ class Algorithm(Numbered):
         )
         yield from has_outputs(config, cls.needs, name)
         if named == "own":
-            for holds, message in register.advantage[cls.advantage].conditions(config, section):
-                yield holds, message.replace("algorithm.advantage=own", f"{name} with {cls.advantage}")
+            estimator: Any = register.advantage[cls.advantage]
+            other = VALUE in estimator.needs and VALUE not in cls.needs and not cls.advantages
+            for holds, message in estimator.conditions(config, section):
+                told = message.replace("algorithm.advantage=own", f"{name} with {cls.advantage}")
+                yield holds, f"{told.removesuffix('.')}, or algorithm.advantage=group." if other else told
         yield (
             config.system.truncation in cls.truncations,
             f"system.truncation={config.system.truncation} changes nothing under algorithm.name="
@@ -120,6 +124,8 @@ class Algorithm(Numbered):
             return f"advantage must be one of {', '.join(register.advantage)}, not {shown(cls.advantage)}"
         if cls.data not in DATA:
             return f"data must be one of {', '.join(DATA)}, not {shown(cls.data)}"
+        if cls.data == "replay" and not is_off_policy(cls):
+            return "data is replay, so the class must inherit from OffPolicy"
         if not isinstance(cls.metrics, Mapping):
             return f"metrics must be descriptions by name, not {shown(cls.metrics)}"
         taken = [name for name in cls.metrics if name not in KNOWN and (name in TAKEN or not str(name).isidentifier())]

@@ -105,7 +105,7 @@ class EnvpoolEnv:
             observation, action = spec.observation_space, spec.action_space
         self._images = len(getattr(observation, "shape", None) or ()) == 3
         self._action_dtype = getattr(action, "dtype", None)
-        self.observation_space = self._observed(observation)
+        self.observation_space = self._observed(observation, spec.config)
         self.action_space = self._acted(action)
         self.max_episode_steps = int(spec.config.max_episode_steps)
         self.steps_per_second = self._pace(spec.config)
@@ -114,7 +114,7 @@ class EnvpoolEnv:
         """Same task with preprocessing. Raises ConfigError if it is not an Atari game."""
         return EnvpoolEnv(self._task, preprocessing=options, **self._kwargs)
 
-    def _observed(self, space: Any) -> Box:
+    def _observed(self, space: Any, config: Any) -> Box:
         shape = getattr(space, "shape", None)
         if type(space).__name__ != "Box" or not shape or len(shape) not in (1, 3):
             raise ConfigError(f"env.name={self.name} cannot be trained on: it observes neither a vector nor an image.")
@@ -123,7 +123,8 @@ class EnvpoolEnv:
         if self._images:
             low, high = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1)
         dtype = "uint8" if space.dtype == np.uint8 else "float32"
-        return Box(low.shape, tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), dtype)
+        frames = getattr(config, "stack_num", 1) if self._images else 1
+        return Box(low.shape, tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), dtype, frames)
 
     def _acted(self, space: Any) -> Space:
         if type(space).__name__ == "Discrete":
