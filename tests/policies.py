@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
@@ -30,7 +30,7 @@ def random_policy(
     normalize = observation.dtype == "float32" if normalize is None else normalize
     settings = {f"network.{name}": value for name, value in {"hidden": (8,), **network}.items()}
     config = Config().replace({**settings, "env.normalize_observation": normalize})
-    built = ActorCritic(observation, action, config.network)
+    built = register.policy[config.network.policy](observation, action, config.network)
     shape = jax.eval_shape(built.init, jax.random.key(0)).shape
     scale = 0.3 if len(observation.shape) < 3 else 0.05  # what a convolution adds up is large
     params = jnp.asarray(scale * np.random.default_rng(1).standard_normal(shape, np.float32))

@@ -65,6 +65,13 @@ CASES: dict[str, tuple[Box, Space, dict[str, Any]]] = {
     "nature_cnn": (image(39, 36), Discrete(4), {"torso": "nature_cnn", "activation": "relu"}),
     "rllib_cnn": (image(84, 81, 2), Discrete(4), {"torso": "rllib_cnn", "shared": True}),
     "impala_cnn": (image(5, 6), Discrete(4), {"torso": "impala_cnn", "shared": True}),
+    "q_network": (REAL, Discrete(3), {"policy": "q_network", "activation": "relu"}),
+    "dueling": (
+        image(39, 36),
+        Discrete(4),
+        {"policy": "q_network", "torso": "nature_cnn", "activation": "relu", "options": {"dueling": True}},
+    ),
+    "squashed": (REAL, OWN, {"policy": "squashed_gaussian_twin_q", "hidden": (16, 8), "activation": "relu"}),
     "minatar_cnn": (image(10, 10, 4, "float32"), JOINTS, {"torso": "minatar_cnn"}),
 }
 

@@ -6,7 +6,7 @@ that dense layers receive their inputs in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,17 +14,24 @@ import jax
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from stellaris_jax.agent.networks import squashed_gaussian
 from stellaris_jax.agent.networks.actor_critic import LOG_STD_RANGE, ActorCritic
 from stellaris_jax.agent.networks.convolution import extent
 from stellaris_jax.agent.networks.normalizer import CLIP, EPSILON
+from stellaris_jax.agent.networks.policy_network import PolicyNetwork
+from stellaris_jax.agent.networks.q_network import NEVER, QNetwork
+from stellaris_jax.agent.networks.squashed_gaussian import SquashedGaussianTwinQ
 from stellaris_jax.agent.networks.torsos import IMPALA_FEATURES, Impala, Layer, Stack, torso
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.envs.base import Box, Discrete, MultiDiscrete
 from stellaris_jax.policies.policy import Policy
 
 Tree = dict[str, Any]
 Input = str | np.ndarray | np.floating
+Writer = Callable[["Graph", Policy, Tree, str], None]
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
+LARGEST = np.finfo(np.float32).max
 
 
 class Graph:
@@ -59,11 +66,19 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
     Raises ConfigError for a plug-in's policy or torso.
     """
     network = policy.network
-    if type(network) is not ActorCritic:
-        named = f"network.policy={network.config.policy}"
-        raise ConfigError(f"--to onnx knows network.policy=actor_critic, not {named}; stablehlo and flax take any.")
+    writer = WRITERS.get(type(network))
+    if writer is None:
+        known = ", ".join(name for name, kind in register.policy.items() if kind in WRITERS)
+        raise ConfigError(
+            f"--to onnx knows the policies {known}, not network.policy={network.config.policy}; stablehlo and flax "
+            "take any."
+        )
     tree = jax.tree.map(np.asarray, jax.device_get(network.unravel(policy.params)))
-    features = _observed(graph, policy)
+    writer(graph, policy, tree, _observed(graph, policy))
+
+
+def _actor_critic(graph: Graph, policy: Policy, tree: Tree, features: str) -> None:
+    network: Any = policy.network
     if "body" in tree:
         features = _mlp(graph, network, tree["body"], features, linear=False)
     outputs = _mlp(graph, network, tree["actor"], features)
@@ -71,11 +86,50 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
         shape = graph("Shape", outputs)
         outputs = graph("Concat", outputs, graph("Expand", tree["log_std"], shape), axis=-1)
     elif isinstance(network.action_space, Box):
-        mean, log_std = graph.split(outputs, [network.action_space.size] * 2)
-        low, high = (np.float32(bound) for bound in LOG_STD_RANGE)
-        outputs = graph("Concat", mean, graph("Clip", log_std, low, high), axis=-1)
+        outputs = _clipped(graph, outputs, network.action_space.size, LOG_STD_RANGE)
     _action(graph, policy, graph("Identity", outputs, name="distribution"))
     graph("Squeeze", _mlp(graph, network, tree["critic"], features), np.array([1]), name="value")
+
+
+def _clipped(graph: Graph, outputs: str, size: int, bounds: tuple[float, float]) -> str:
+    """Means and log-deviations, these within bounds."""
+    mean, log_std = graph.split(outputs, [size] * 2)
+    return graph("Concat", mean, graph("Clip", log_std, *map(np.float32, bounds)), axis=-1)
+
+
+def _q_network(graph: Graph, policy: Policy, tree: Tree, x: str) -> None:
+    """Add action values and the policy of the largest (`QNetwork`)."""
+    network: Any = policy.network
+    if "q" in tree:
+        values = _mlp(graph, network, tree["q"], x)
+    else:
+        features = _mlp(graph, network, tree["body"], x, linear=False)
+        advantage, number = _mlp(graph, network, tree["advantage"], features), network.action_space.n
+        centred = np.eye(number, dtype=np.float32) - np.float32(1 / number)
+        centred_advantage = graph("Gemm", advantage, centred, np.zeros(number, np.float32))
+        values = graph("Add", _mlp(graph, network, tree["value"], features), centred_advantage)
+    behind = graph("Sub", values, graph("ReduceMax", values, axes=[-1], keepdims=1))
+    # 0 for the largest value, and NEVER for all others, whatever their difference.
+    logits = graph("Clip", graph("Mul", behind, LARGEST), np.float32(NEVER), np.float32(0.0))
+    _action(graph, policy, graph("Identity", logits, name="distribution"))
+    _no_value(graph, values, network.action_space.n)
+
+
+def _squashed(graph: Graph, policy: Policy, tree: Tree, x: str) -> None:
+    """Add the policy of SAC (`SquashedGaussianTwinQ`), whose most likely action lies within the bounds."""
+    network: Any = policy.network
+    size, distribution = network.action_space.size, network.distribution
+    outputs = _clipped(graph, _mlp(graph, network, tree["actor"], x), size, squashed_gaussian.LOG_STD_RANGE)
+    mean, _ = graph.split(graph("Identity", outputs, name="distribution"), [size] * 2)
+    scaled = graph("Add", graph("Tanh", mean), np.float32(1.0))
+    _bounded(graph, policy, graph("Add", graph("Mul", scaled, distribution.span), distribution.low))
+    _no_value(graph, mean, size)
+
+
+def _no_value(graph: Graph, x: str, size: int) -> None:
+    """Add the output `value` of a policy that has none: NaN."""
+    nothing = graph("Gemm", x, np.zeros((size, 1), np.float32), np.full(1, np.nan, np.float32))
+    graph("Squeeze", nothing, np.array([1]), name="value")
 
 
 def _observed(graph: Graph, policy: Policy) -> str:
@@ -91,7 +145,7 @@ def _observed(graph: Graph, policy: Policy) -> str:
     return graph("Div", x, np.float32(policy.network.observation_space.unit)) if bytes_ else x
 
 
-def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = True) -> str:
+def _mlp(graph: Graph, network: PolicyNetwork, tree: Tree, x: str, linear: bool = True) -> str:
     """Add torso and dense layers (`actor_critic.MLP`); with `linear` the last layer has no activation."""
     for name in tree:
         if not name.startswith("Dense_"):
@@ -107,7 +161,7 @@ def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = 
     return x
 
 
-def _torso(graph: Graph, network: ActorCritic, tree: Tree, x: str) -> str:
+def _torso(graph: Graph, network: PolicyNetwork, tree: Tree, x: str) -> str:
     """Add convolutions (`agent.networks.torsos`) on images `[B, C, H, W]`."""
     name = network.config.torso
     sides: Sequence[int] = network.observation_space.shape[:2]
@@ -153,12 +207,7 @@ def _action(graph: Graph, policy: Policy, distribution: str) -> None:
     space = policy.network.action_space
     if isinstance(space, Box):
         mean, _ = graph.split(distribution, [space.size] * 2)
-        low, high = (np.array(bound, np.float32) for bound in (space.low, space.high))
-        if policy.own is not None:
-            unit = graph("Max", graph("Min", mean, high), low)
-            low, high = (np.array(bound, np.float32) for bound in (policy.own.low, policy.own.high))
-            mean = graph("Add", graph("Mul", unit, high / 2 - low / 2), high / 2 + low / 2)
-        graph("Max", graph("Min", mean, high), low, name="action")
+        _bounded(graph, policy, mean)
         return
     if isinstance(space, Discrete):
         chosen = graph("ArgMax", distribution, axis=-1, keepdims=0)
@@ -168,3 +217,18 @@ def _action(graph: Graph, policy: Policy, distribution: str) -> None:
     else:
         chosen = graph("Greater", distribution, np.float32(0.0))
     graph("Cast", chosen, name="action", to=TensorProto.INT32)
+
+
+def _bounded(graph: Graph, policy: Policy, mean: str) -> None:
+    """Add the output `action`: real numbers within the bounds of the environment's action space."""
+    space: Any = policy.network.action_space
+    low, high = (np.array(bound, np.float32) for bound in (space.low, space.high))
+    if policy.own is not None:
+        unit = graph("Max", graph("Min", mean, high), low)
+        low, high = (np.array(bound, np.float32) for bound in (policy.own.low, policy.own.high))
+        mean = graph("Add", graph("Mul", unit, high / 2 - low / 2), high / 2 + low / 2)
+    graph("Max", graph("Min", mean, high), low, name="action")
+
+
+WRITERS: dict[type, Writer] = {ActorCritic: _actor_critic, QNetwork: _q_network, SquashedGaussianTwinQ: _squashed}
+"""Functions that add a policy, by the class of its network."""

@@ -230,6 +230,13 @@ def _argmax(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
     return [Tensor("int64", (*x.shape[:-1], 1) if keep else x.shape[:-1])]
 
 
+def _largest(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
+    (x,) = inputs
+    fits = attributes == {"axes": [-1], "keepdims": 1} and len(x.shape) == 2
+    _require(fits, f"its operator ReduceMax reads {x.shape} with {attributes}")
+    return [Tensor(x.dtype, (*x.shape[:-1], 1))]
+
+
 OPERATORS: dict[str, tuple[Operator, Sequence[int], set[str]]] = {
     "Add": (_broadcast, [2], set()),
     "ArgMax": (_argmax, [1], {"axis", "keepdims"}),
@@ -247,6 +254,7 @@ OPERATORS: dict[str, tuple[Operator, Sequence[int], set[str]]] = {
     "MaxPool": (_pool, [1], {"kernel_shape", "strides", "pads"}),
     "Min": (_broadcast, [2], set()),
     "Mul": (_broadcast, [2], set()),
+    "ReduceMax": (_largest, [1], {"axes", "keepdims"}),
     "Relu": (_same, [1], set()),
     "Shape": (_shape, [1], set()),
     "Split": (_split, [2], {"axis"}),
