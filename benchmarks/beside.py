@@ -55,10 +55,18 @@ PEERS = {
         (
             *("cartpole_small", "cartpole_large", "hopper_spring", "minatar_spaceinvaders"),
             *("cartpole", "acrobot", "asterix_minatar", "breakout_minatar"),
+            *("cartpole_dqn", "pendulum_sac", "cartpole_by_dqn", "acrobot_by_dqn", "pendulum_by_sac"),
         ),
     ),
     "brax": Peer("rejax", ("brax",), ("hopper_spring", "inverted_pendulum")),
-    "sbx": Peer("torch", ("sbx",), ("cartpole_small", "cartpole_large", "cartpole", "acrobot", "hopper")),
+    "sbx": Peer(
+        "torch",
+        ("sbx",),
+        (
+            *("cartpole_small", "cartpole_large", "cartpole", "acrobot", "hopper"),
+            *("cartpole_dqn", "pendulum_sac", "cartpole_by_dqn", "acrobot_by_dqn", "pendulum_by_sac"),
+        ),
+    ),
     "cleanrl": Peer(
         "torch",
         ("torch", "gym", "gymnasium", "envpool"),
@@ -68,7 +76,7 @@ PEERS = {
         ),
     ),
 }
-"""Other programs, by the name of their runner, `benchmarks/peers/<name>_ppo.py`."""
+"""Other programs, by the name of their runner, `benchmarks/peers/<name>.py`."""
 
 
 def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
@@ -86,7 +94,7 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     for name, peer in PEERS.items():
         python = folder.resolve() / peer.environment / "bin" / "python"
         if has(python, peer.modules):
-            found[name] = Program([str(python), "-W", "ignore", "-m", f"benchmarks.peers.{name}_ppo"], peer.jobs)
+            found[name] = Program([str(python), "-W", "ignore", "-m", f"benchmarks.peers.{name}"], peer.jobs)
         else:
             missing.append(f"{name} is left out: {python} is not a Python with {', '.join(peer.modules)}.")
     if len(found) == 1:

@@ -63,6 +63,31 @@ THROUGHPUT: dict[str, list[str]] = {
         "total_steps=524_288",
         "engine.chunk_rounds=32",
     ],
+    "cartpole_dqn": [
+        "env=gymnax/cartpole",
+        "algorithm=dqn",
+        "env.num_envs=8",
+        "network.hidden=[64,64]",
+        "algorithm.rollout_length=4",
+        "algorithm.options.batch_size=128",
+        "algorithm.options.buffer_size=50_000",
+        "algorithm.options.learning_starts=1_000",
+        "algorithm.options.updates_per_step=0.5",
+        "algorithm.options.n_step=1",
+        "total_steps=50_000",
+    ],
+    "pendulum_sac": [
+        "env=gymnax/pendulum",
+        "algorithm=sac",
+        "env.num_envs=4",
+        "network.hidden=[256,256]",
+        "algorithm.rollout_length=4",
+        "algorithm.options.batch_size=256",
+        "algorithm.options.buffer_size=20_000",
+        "algorithm.options.learning_starts=1_000",
+        "algorithm.options.updates_per_step=1",
+        "total_steps=8_000",
+    ],
     "hopper_envpool": [
         "env=envpool/hopper",
         "algorithm.anneal=false",
@@ -86,6 +111,9 @@ RETURN: dict[str, list[str]] = {
     "breakout_minatar": ["env=gymnax/breakout_minatar"],
     "inverted_pendulum": ["env=brax/inverted_pendulum"],
     "hopper": ["env=envpool/hopper"],
+    "cartpole_by_dqn": ["env=gymnax/cartpole", "algorithm=dqn"],
+    "acrobot_by_dqn": ["env=gymnax/acrobot", "algorithm=dqn"],
+    "pendulum_by_sac": ["env=gymnax/pendulum", "algorithm=sac"],
 }
 """A user's jobs: the settings that come with the package, in `configs/env/`."""
 

@@ -151,6 +151,25 @@ def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
     return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, None)
 
 
+def beyond(claim: str, paper: str, ours: str, interval: tuple[float, float, float], nothing: float) -> Claim:
+    """Claim that a figure exceeds what says nothing, by its interval alone; it is not corrected for other claims.
+
+    Args:
+      claim: text of the claim.
+      paper: the paper's figures.
+      ours: our figures.
+      interval: the figure, and its interval from low to high.
+      nothing: the figure that says nothing.
+    """
+    value, low, high = interval
+    if not np.isfinite(interval).all():
+        return undecided(claim, paper, ours)
+    verdict = HOLDS if low > nothing else REVERSED if high < nothing else OPEN
+    half = value - low if value >= nothing else high - value
+    effect = (value - nothing) / half if half > 0.0 else None
+    return Claim(claim, paper, ours, "", None, None, verdict, None, effect)
+
+
 def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
     """Claim with too few data for a test."""
     return Claim(claim, paper, ours, n, None, None, OPEN, None)

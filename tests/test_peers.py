@@ -140,7 +140,7 @@ def test_environments_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_runners_know_their_jobs(peer: str) -> None:
-    runner = (ROOT / "benchmarks" / "peers" / f"{peer}_ppo.py").read_text()
+    runner = (ROOT / "benchmarks" / "peers" / f"{peer}.py").read_text()
     assert set(PEERS[peer].jobs) <= {*own.JOBS} and all(f'"{job}"' in runner for job in PEERS[peer].jobs)
 
 

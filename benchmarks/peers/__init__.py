@@ -1,1 +1,1 @@
-"""Other programs, each run by a Python of its own: `python -m benchmarks.peers.<peer>_ppo JOB --seed N`."""
+"""Other programs, each run by a Python of its own: `python -m benchmarks.peers.<peer> JOB --seed N`."""

@@ -43,6 +43,9 @@ GOALS = {
     "breakout_minatar": Goal(5, every=100_000, episodes=128),
     "inverted_pendulum": Goal(900, every=50_000, limit=90),
     "hopper": Goal(2000, every=20_000, episodes=10, limit=90),
+    "cartpole_by_dqn": Goal(475, every=2_500, limit=90),
+    "acrobot_by_dqn": Goal(-100, every=2_500, limit=90),
+    "pendulum_by_sac": Goal(-200, every=1_000, limit=120),
 }
 """The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after trial runs of this
 program, and that of Asterix after one of rejax, too; the others before any."""
@@ -130,7 +133,7 @@ def main(peer: str, version: str, jobs: Iterable[str], run: Callable[[str, int, 
       jobs: those it can run.
       run: runs a job with a seed; with its goal, if it is one of `return`.
     """
-    parser = argparse.ArgumentParser(description=f"Times PPO of {peer} {version}; prints one JSON line.")
+    parser = argparse.ArgumentParser(description=f"Times {peer} {version}; prints one JSON line.")
     parser.add_argument("job", choices=sorted(jobs))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, help="another return to train for than the job's")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from studies import panels
-from studies.claims import Claim, fact
+from studies.claims import Claim, beyond
 from studies.outcomes import POINTS, Outcome
 from studies.study import Study
 from studies.tokens.cells import SIGNALS
@@ -47,6 +47,24 @@ def area_under_curve(values: np.ndarray, events: np.ndarray) -> float:
     return ranks / (with_event * (len(events) - with_event))
 
 
+def area_within(values: np.ndarray, events: np.ndarray, groups: Sequence[object]) -> float:
+    """Area under the ROC curve over pairs of one group alone, NaN without any.
+
+    >>> area_within(np.array([1.0, 3.0, 0.0, 2.0]), np.array([False, False, True, True]), ["a", "a", "b", "b"])
+    nan
+    >>> area_within(np.array([1.0, 3.0, 0.0, 2.0]), np.array([False, True, True, False]), ["a", "a", "b", "b"])
+    0.5
+    """
+    total, pairs = 0.0, 0
+    for group in dict.fromkeys(groups):
+        rows = np.flatnonzero([group == other for other in groups])
+        number = int(events[rows].sum()) * int((~events[rows]).sum())
+        if number:
+            total += number * area_under_curve(values[rows], events[rows])
+            pairs += number
+    return total / pairs if pairs else float("nan")
+
+
 def separation(values: np.ndarray, events: np.ndarray, places: Sequence[object]) -> Separation:
     """Separation of runs by a record.
 
@@ -81,13 +99,19 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
             known = [run for run in left if np.isfinite(run.signal(name)[moment - 1])]
             events = np.array([collapses(run) for run in known])
             read = np.array([run.signal(name)[moment - 1] for run in known])
-            found = separation(read if side == "high" else -read, events, [run.cell.place for run in known])
-            rows.append([words, name, side, *(f"{value:.4g}" for value in found), int(events.sum()), len(known)])
+            warning = read if side == "high" else -read
+            found = separation(warning, events, [run.cell.place for run in known])
+            alike = area_within(warning, events, [run.cell.rate for run in known])
+            texts = [f"{value:.4g}" for value in (*found, alike)]
+            rows.append([words, name, side, *texts, int(events.sum()), len(known)])
             curves.setdefault(f"after {words} of the run", []).append(found)
-            numbers = f"{found.area:.2f} ({found.low:.2f} to {found.high:.2f}); {events.sum()} of {len(known)} collapse"
+            numbers = (
+                f"{found.area:.2f} ({found.low:.2f} to {found.high:.2f}), {alike:.2f} among runs of one learning rate; "
+                f"{events.sum()} of {len(known)} collapse"
+            )
             text = f"after {words} of a run, a {side} {name} announces a later collapse (area under the ROC curve)"
-            made.append(fact(text, source, numbers, found.low > 0.5))
-    header = ("moment", "record", "side", "area", "low", "high", "collapse", "runs")
+            made.append(beyond(text, source, numbers, found, 0.5))
+    header = ("moment", "record", "side", "area", "low", "high", "area_at_rate", "collapse", "runs")
     study.table("collapse", header, rows)
     ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in SIGNALS.items()]}
     title = "How well a record announces a later collapse"

@@ -1,4 +1,4 @@
-"""Times PPO of rejax, the fastest packaged peer in pure JAX; `install.sh` makes its environment.
+"""Times PPO, DQN and SAC of rejax, the fastest packaged peer in pure JAX; `install.sh` makes its environment.
 
 rejax was written for gymnax before 1.0. Two small adapters let it run on the very environments this package trains on:
 gymnax 1.0.1 (older ones differ in SpaceInvaders), and brax with its own auto-reset (rejax's bridge would set up a new
@@ -126,6 +126,45 @@ THROUGHPUT: dict[str, dict[str, Any]] = {
     },
 }
 
+DQN: dict[str, Any] = {
+    "algorithm": "dqn",
+    "batch_size": 100,
+    "gamma": 0.99,
+    "eps_start": 1.0,
+    "eps_end": 0.05,
+    "exploration_fraction": 0.5,
+    "max_grad_norm": 10.0,
+    "learning_rate": 0.001,
+    "total_timesteps": 100_000,
+}
+
+THROUGHPUT |= {
+    "cartpole_dqn": DQN
+    | {
+        "env": lambda: GymnaxEnv("CartPole-v1"),
+        "agent_kwargs": {"activation": "relu"},
+        "num_envs": 8,
+        "num_epochs": 4,
+        "batch_size": 128,
+        "buffer_size": 50_000,
+        "fill_buffer": 1_000,
+        "total_timesteps": 50_000,
+    },
+    "pendulum_sac": {
+        "algorithm": "sac",
+        "env": lambda: GymnaxEnv("Pendulum-v1"),
+        "agent_kwargs": {"activation": "relu"},
+        "hidden_layer_sizes": (256, 256),
+        "num_envs": 4,
+        "num_epochs": 4,
+        "batch_size": 256,
+        "buffer_size": 20_000,
+        "fill_buffer": 1_000,
+        "learning_rate": 3e-4,
+        "total_timesteps": 8_000,
+    },
+}
+
 CLASSIC: dict[str, Any] = COMMON | {
     "num_envs": 5,
     "num_steps": 100,
@@ -152,8 +191,45 @@ RETURN: dict[str, dict[str, Any]] = {
     "acrobot": CLASSIC | {"env": lambda: GymnaxEnv("Acrobot-v1"), "normalize_observations": True},
     "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
+    "cartpole_by_dqn": DQN
+    | {
+        "env": lambda: GymnaxEnv("CartPole-v1"),
+        "agent": "DuelingQNetwork",
+        "agent_kwargs": {"activation": "swish"},
+        "num_envs": 10,
+        "num_epochs": 5,
+        "buffer_size": 50_000,
+        "fill_buffer": 5_000,
+        "polyak": 0.98,
+    },
+    "acrobot_by_dqn": DQN
+    | {
+        "env": lambda: GymnaxEnv("Acrobot-v1"),
+        "agent": "DuelingQNetwork",
+        "agent_kwargs": {"activation": "swish"},
+        "num_envs": 10,
+        "num_epochs": 5,
+        "buffer_size": 10_000,
+        "fill_buffer": 1_000,
+        "target_update_freq": 200,
+    },
+    "pendulum_by_sac": {
+        "algorithm": "sac",
+        "env": lambda: GymnaxEnv("Pendulum-v1"),
+        "agent_kwargs": {"activation": "swish"},
+        "num_envs": 1,
+        "num_epochs": 1,
+        "buffer_size": 10_000,
+        "fill_buffer": 256,
+        "batch_size": 256,
+        "learning_rate": 0.01,
+        "gamma": 0.99,
+        "polyak": 0.98,
+        "normalize_observations": True,
+        "total_timesteps": 20_000,
+    },
 }
-"""rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml and acrobot.yaml, and
+"""rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml, and
 benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, too; but up to as many steps as ours."""
 
 
@@ -174,10 +250,11 @@ def run(job: str, seed: int, goal: Goal | None) -> Figures:
 
 
 def create(settings: dict[str, Any]) -> tuple[Any, Any]:
-    """PPO that trains without evaluations, and what evaluates it."""
-    config = settings | {"env": settings["env"]()}
-    ppo = get_algo("ppo").create(**config, eval_freq=config["total_timesteps"], skip_initial_evaluation=True)
-    return ppo.replace(eval_callback=lambda algorithm, state, key: ()), ppo.eval_callback
+    """An algorithm that trains without evaluations, and what evaluates it."""
+    config = {"algorithm": "ppo"} | settings | {"env": settings["env"]()}
+    kind = get_algo(config.pop("algorithm"))
+    made = kind.create(**config, eval_freq=config["total_timesteps"], skip_initial_evaluation=True)
+    return made.replace(eval_callback=lambda algorithm, state, key: ()), made.eval_callback
 
 
 def to_return(settings: dict[str, Any], seed: int, goal: Goal, watch: Stopwatch) -> Figures:
@@ -189,7 +266,10 @@ def to_return(settings: dict[str, Any], seed: int, goal: Goal, watch: Stopwatch)
         _, returns = evaluate(act, key, algorithm.env, algorithm.env_params, goal.episodes, limit)
         return returns.mean()
 
-    algorithm, _ = create(settings | {"total_timesteps": goal.every})
+    stretch = {"total_timesteps": goal.every}
+    if "exploration_fraction" in settings:  # a share of the whole run
+        stretch["exploration_fraction"] = settings["exploration_fraction"] * settings["total_timesteps"] / goal.every
+    algorithm, _ = create(settings | stretch)
     algorithm = algorithm.replace(eval_callback=callback)
     watch.start()
     with watch.compiling():

@@ -1,4 +1,4 @@
-"""Times PPO of sbx, Stable-Baselines3 in JAX; it shares the environment of CleanRL, which `install.sh` makes.
+"""Times PPO, DQN and SAC of sbx, Stable-Baselines3 in JAX; it shares the environment of CleanRL, which `install.sh` makes.
 
 sbx compiles its functions when they are first called. In a job of `throughput` a first round is thrown away: its time
 above that of a later one is compilation.
@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from flax import linen
-from sbx import PPO
+from sbx import DQN, PPO, SAC
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -24,6 +24,34 @@ THROUGHPUT: dict[str, dict[str, Any]] = {
     "cartpole_large": {"n_envs": 2048, "n_steps": 32, "batch_size": 8192, "learning_rate": 1e-3, "rounds": 4},
 }
 """Settings of PPO; `rounds` is how many of them are timed."""
+
+OFF_POLICY: dict[str, dict[str, Any]] = {
+    "cartpole_dqn": {
+        "algorithm": DQN,
+        "env": "CartPole-v1",
+        "n_envs": 8,
+        "train_freq": 4,
+        "gradient_steps": 16,
+        "batch_size": 128,
+        "buffer_size": 50_000,
+        "learning_starts": 1_000,
+        "policy_kwargs": {"net_arch": [64, 64]},
+        "total_timesteps": 50_000,
+    },
+    "pendulum_sac": {
+        "algorithm": SAC,
+        "env": "Pendulum-v1",
+        "n_envs": 4,
+        "train_freq": 4,
+        "gradient_steps": 16,
+        "batch_size": 256,
+        "buffer_size": 20_000,
+        "learning_starts": 1_000,
+        "policy_kwargs": {"net_arch": [256, 256]},
+        "total_timesteps": 8_000,
+    },
+}
+"""Settings of DQN and SAC for the same work. They compile with their first gradients, beyond `learning_starts`."""
 
 COMMON: dict[str, Any] = {"n_epochs": 4, "ent_coef": 0.01, "policy_kwargs": {"net_arch": [64, 64]}}
 
@@ -58,6 +86,47 @@ RETURN: dict[str, dict[str, Any]] = {
         "n_epochs": 4,
         "ent_coef": 0.0,
     },
+    "cartpole_by_dqn": {
+        "algorithm": DQN,
+        "env": "CartPole-v1",
+        "n_envs": 1,
+        "total_timesteps": 100_000,
+        "learning_rate": 2.3e-3,
+        "batch_size": 64,
+        "buffer_size": 100_000,
+        "learning_starts": 1_000,
+        "gamma": 0.99,
+        "target_update_interval": 10,
+        "train_freq": 256,
+        "gradient_steps": 128,
+        "exploration_fraction": 0.08,  # the zoo's 0.16 of its 50,000 steps
+        "exploration_final_eps": 0.04,
+        "policy_kwargs": {"net_arch": [256, 256]},
+    },
+    "acrobot_by_dqn": {
+        "algorithm": DQN,
+        "env": "Acrobot-v1",
+        "n_envs": 1,
+        "total_timesteps": 100_000,
+        "learning_rate": 6.3e-4,
+        "batch_size": 128,
+        "buffer_size": 50_000,
+        "learning_starts": 0,
+        "gamma": 0.99,
+        "target_update_interval": 250,
+        "train_freq": 4,
+        "gradient_steps": -1,
+        "exploration_fraction": 0.12,
+        "exploration_final_eps": 0.1,
+        "policy_kwargs": {"net_arch": [256, 256]},
+    },
+    "pendulum_by_sac": {
+        "algorithm": SAC,
+        "env": "Pendulum-v1",
+        "n_envs": 1,
+        "total_timesteps": 20_000,
+        "learning_rate": 1e-3,
+    },
     "hopper": {
         "env": "Hopper-v4",
         "normalize": True,
@@ -80,7 +149,7 @@ RETURN: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""The tuned settings of Stable-Baselines3's zoo at 22e3ff2, hyperparams/ppo.yml."""
+"""The tuned settings of Stable-Baselines3's zoo at 22e3ff2, hyperparams/ppo.yml, dqn.yml and sac.yml."""
 
 
 class Evaluate(EvalCallback):
@@ -99,7 +168,29 @@ class Evaluate(EvalCallback):
 def run(job: str, seed: int, goal: Goal | None) -> Figures:
     """Train one job once."""
     watch = Stopwatch(goal)
+    if job in OFF_POLICY:
+        return off_policy(job, seed, watch)
     return throughput(job, seed, watch) if goal is None else to_return(job, seed, goal, watch)
+
+
+def off_policy(job: str, seed: int, watch: Stopwatch) -> Figures:
+    """A run of a fifth of the steps that compiles, and then the one that counts."""
+    settings = dict(OFF_POLICY[job])
+    kind, name, n_envs, steps = (settings.pop(key) for key in ("algorithm", "env", "n_envs", "total_timesteps"))
+
+    def timed(steps: int) -> tuple[float, Any]:
+        model = kind("MlpPolicy", make_vec_env(name, n_envs, seed=seed), seed=seed, **settings)
+        begin = time.perf_counter()
+        model.learn(steps)
+        return time.perf_counter() - begin, model
+
+    first, _ = timed(max(steps // 5, 2 * settings["learning_starts"]))
+    watch.start()
+    _, model = timed(steps)
+    watch.stop()
+    watch.compile_seconds = max(0.0, first - watch.seconds / 5)
+    mean, _ = evaluate_policy(model, make_vec_env(name, 32, seed=seed + 1), 32)
+    return watch.figures(model.num_timesteps, float(mean))
 
 
 def throughput(job: str, seed: int, watch: Stopwatch) -> Figures:
@@ -123,13 +214,14 @@ def throughput(job: str, seed: int, watch: Stopwatch) -> Figures:
 def to_return(job: str, seed: int, goal: Goal, watch: Stopwatch) -> Figures:
     """Train until an evaluation reaches the goal."""
     settings = dict(RETURN[job])
+    kind = settings.pop("algorithm", PPO)
     name, n_envs, steps = (settings.pop(key) for key in ("env", "n_envs", "total_timesteps"))
     normalize = settings.pop("normalize", False)
     env = make_vec_env(name, n_envs, seed=seed)
     own = make_vec_env(name, goal.episodes, seed=seed + 1000)
     if normalize:
         env, own = VecNormalize(env, gamma=settings["gamma"]), VecNormalize(own, training=False, norm_reward=False)
-    model = PPO("MlpPolicy", env, seed=seed, **settings)
+    model = kind("MlpPolicy", env, seed=seed, **settings)
     callback = Evaluate(own, goal, watch, n_envs)
     watch.start()
     model.learn(steps, callback)
@@ -138,4 +230,4 @@ def to_return(job: str, seed: int, goal: Goal, watch: Stopwatch) -> Figures:
 
 
 if __name__ == "__main__":
-    main("sbx", version("sbx-rl"), (*THROUGHPUT, *RETURN), run)
+    main("sbx", version("sbx-rl"), (*THROUGHPUT, *OFF_POLICY, *RETURN), run)
