@@ -218,3 +218,13 @@ def test_an_end_is_one(steps: int) -> None:
 def test_actions_and_observations_stay_in_order() -> None:
     values = values_of([-1.0, 1.0], "env=diagnostic/observation_action_reward", "total_steps=16384")
     np.testing.assert_allclose(values, [[1.0, -1.0], [-1.0, 1.0]], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "system"), [((), "central"), (("system=gorila",), "gorila"), (("system=async",), "async")]
+)
+def test_one_learner_unless_a_system_is_chosen(overrides: tuple[str, ...], system: str) -> None:
+    for job in (("algorithm=dqn", "env=gymnax/cartpole"), ("algorithm=dqn", "env=gymnax/asterix_minatar"),
+                ("algorithm=sac", "env=gymnax/pendulum"), ("algorithm=sac", "env=brax/hopper")):  # fmt: skip
+        assert load_config([*job, *overrides]).system.name == system
+    assert load_config([]).system.name == "stellaris"
