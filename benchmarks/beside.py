@@ -77,6 +77,8 @@ PEERS = {
     ),
 }
 """Other programs, by the name of their runner, `benchmarks/peers/<name>.py`."""
+TRL = Peer("torch", ("trl",), ("tokens_addition",))
+"""Hugging Face's trainer, which knows the job of token tasks alone."""
 
 
 def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
@@ -104,10 +106,19 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     return found
 
 
-def with_plain_loop() -> dict[str, Program]:
-    """This program, and the plain loop of `peers/plain_grpo.py`, which needs no environment of its own."""
-    plain = Program([sys.executable, "-m", "benchmarks.peers.plain_grpo"], ["tokens_addition"])
-    return {OURS: Program([sys.executable, "-m", "benchmarks.own"], own.TOKENS), PLAIN: plain}
+def on_tokens(folder: Path) -> dict[str, Program]:
+    """This program, the plain loop of `peers/plain_grpo.py` in the same environment, and TRL if it is there.
+
+    Args:
+      folder: where `benchmarks/peers/install.sh` has made the environments.
+    """
+    found = {
+        OURS: Program([sys.executable, "-m", "benchmarks.own"], own.TOKENS),
+        PLAIN: Program([sys.executable, "-m", "benchmarks.peers.plain_grpo"], TRL.jobs),
+    }
+    if has(python := folder.resolve() / TRL.environment / "bin" / "python", TRL.modules):
+        found["trl"] = Program([str(python), "-W", "ignore", "-m", "benchmarks.peers.trl"], TRL.jobs)
+    return found
 
 
 def has(python: Path, modules: tuple[str, ...]) -> bool:

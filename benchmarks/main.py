@@ -86,7 +86,8 @@ def _parser() -> program.Parser:
     peers.add_argument("--jobs", nargs="+", choices=compared, metavar="JOB", help=f"some of {', '.join(compared)}")
     peers.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
     peers.add_argument("--peers", type=Path, default=Path("peers"), help="where their environments are (default peers)")
-    tokens = command("tokens", "token tasks beside a plain loop")
+    tokens = command("tokens", "token tasks beside a plain loop, and beside TRL if it is installed")
+    tokens.add_argument("--peers", type=Path, default=Path("peers"), help="where its environment is (default peers)")
     tokens.add_argument("--jobs", nargs="+", choices=list(own.TOKENS), default=list(own.TOKENS), metavar="JOB")
     tokens.add_argument("--repeats", type=count, default=5, help="runs of each, with seeds 0, 1, ... (default 5)")
     for name, text in (
@@ -179,7 +180,7 @@ def _peers(console: Console, arguments: argparse.Namespace) -> dict[str, Any]:
 def _tokens(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import beside
 
-    result = beside.compare(arguments.jobs, beside.with_plain_loop(), arguments.repeats, console.print)
+    result = beside.compare(arguments.jobs, beside.on_tokens(arguments.peers), arguments.repeats, console.print)
     title = "training on addition with the same work (medians; compilation, warm start and evaluation excluded)"
     print_table(console, title, beside.rows("throughput", result), names=("job", "program"))
     return result

@@ -41,6 +41,8 @@ PAPERS = {
     "regimes": Paper("regimes.figures", "When asynchrony wins: timelines alone", "studies/regimes/cells.py"),
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
+FINDINGS = Path(__file__).with_name("findings.md")
+"""What the studies have found, each with how sure that is, written by hand."""
 ABOUT = (
     "Every claim that was tested here, with its configuration, its command and its result. A verdict follows from the "
     "95 % interval of a difference of means over seeds. The claim *holds* if the interval lies on its side of zero, is "
@@ -65,7 +67,7 @@ def write_index(results: Path) -> None:
 def index(results: Path) -> str:
     """Text of the index."""
     claims_by_paper = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
-    lines = ["# Claims", "", fill(ABOUT, 120), ""]
+    lines = ["# Ten things we know", "", FINDINGS.read_text().strip(), "", "## Claims", "", fill(ABOUT, 120), ""]
     newer = [
         (figure, claim) for figure, claims in claims_by_paper["map"].items() for claim in claims if ": " in claim.paper
     ]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import beside, main, own
-from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise, with_plain_loop
+from benchmarks.beside import OURS, PEERS, Peer, Program, compare, on_tokens, programs, summarise
 from benchmarks.peers import contract, plain_grpo
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
 from benchmarks.process import ROOT
@@ -146,7 +146,7 @@ def test_runners_know_their_jobs(peer: str) -> None:
 
 def test_every_job_has_a_peer_and_every_goal_settings() -> None:
     assert {job for peer in PEERS.values() for job in peer.jobs} == {*own.JOBS} - {*own.TOKENS}
-    assert {job for one in with_plain_loop().values() for job in one.jobs} == {*own.TOKENS}
+    assert {job for one in on_tokens(Path("nowhere")).values() for job in one.jobs} == {*own.TOKENS}
     assert {*GOALS} == {*own.RETURN} and not {*GOALS} & {*own.THROUGHPUT}
 
 

@@ -4,7 +4,7 @@
 #   bash benchmarks/peers/install.sh [DIR]      (default: peers/; then benchmark.py peers --peers DIR)
 #
 #   DIR/rejax  rejax and brax's PPO, on the very versions of JAX, gymnax and MuJoCo that this package is pinned to
-#   DIR/torch  CleanRL (PyTorch) and sbx; some 7 GB, as PyTorch's packages for Linux bring CUDA along
+#   DIR/torch  CleanRL (PyTorch), sbx and TRL; some 7 GB, as PyTorch's packages for Linux bring CUDA along
 #
 # CleanRL is files, not a package: they are taken from a clone of its repository, CLEANRL if that names one.
 # PYTHON chooses the Python, 3.11 or later. What is there already is left as it is.
@@ -26,7 +26,8 @@ make() {  # NAME PACKAGES...
 mkdir -p "$dir"
 make rejax rejax==0.1.3 gymnax==1.0.1 jax==0.11.2 flax==0.12.12 brax==0.14.2 mujoco==4.0.0 mujoco-mjx==3.17.0 six
 make torch torch==2.13.0 sbx-rl==0.28.0 stable-baselines3==2.9.2 envpool==1.2.7 gymnasium==1.3.0 mujoco==4.0.0 \
-  imageio==2.37.2 gym==0.26.2 tyro==1.0.17 tensorboard==2.21.0
+  imageio==2.37.2 gym==0.26.2 tyro==1.0.17 tensorboard==2.21.0 \
+  trl==1.16.0 transformers==5.24.0 datasets==5.2.0
 
 clone=${CLEANRL:-$dir/cleanrl}
 if [ ! -e "$clone" ]; then

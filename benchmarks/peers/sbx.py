@@ -1,4 +1,4 @@
-"""Times PPO, DQN and SAC of sbx, Stable-Baselines3 in JAX; it shares the environment of CleanRL, which `install.sh` makes.
+"""Times PPO, DQN and SAC of sbx, Stable-Baselines3 in JAX, in the environment of CleanRL that `install.sh` makes.
 
 sbx compiles its functions when they are first called. In a job of `throughput` a first round is thrown away: its time
 above that of a later one is compilation.

@@ -21,4 +21,17 @@ learn acrobot_dqn env=gymnax/acrobot algorithm=dqn
 learn pendulum_sac env=gymnax/pendulum algorithm=sac
 learn breakout_minatar_dqn env=gymnax/breakout_minatar algorithm=dqn
 mkdir -p results/learning/off_policy
-$python scripts/plot.py "$out"/*_dqn "$out"/*_sac --out results/learning/off_policy/curves.png
+for run in "$out"/*_dqn "$out"/*_sac; do
+  $python scripts/plot.py "$run" --out "results/learning/off_policy/$(basename "$run").png"
+done
+$python - "$out" > results/learning/off_policy/table.md <<'PYTHON'
+import json
+import sys
+from pathlib import Path
+
+print("| run | env steps | return | seeds |\n|---|---|---|---|")
+for path in sorted(Path(sys.argv[1]).glob("*/summary.json")):
+    run = json.loads(path.read_text())
+    returns = f"{run['eval_return_mean']:.1f} ± {run['eval_return_ci95']:.1f}"
+    print(f"| {path.parent.name} | {run['env_steps']:,.0f} | {returns} | 5 |")
+PYTHON
