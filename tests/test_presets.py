@@ -30,6 +30,8 @@ NEEDED = {
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
     ("tuned", "dqn"): ["algorithm=dqn"],
+    ("tuned", "dqn_gymnax_acrobot"): ["algorithm=dqn", "env=gymnax/acrobot"],
+    ("tuned", "dqn_gymnax_breakout_minatar"): ["algorithm=dqn", "env=gymnax/breakout_minatar"],
     ("tuned", "dqn_gymnax_cartpole"): ["algorithm=dqn"],
     ("tuned", "sac"): ["algorithm=sac", "env=gymnax/pendulum"],
     ("tuned", "sac_gymnax_pendulum"): ["algorithm=sac", "env=gymnax/pendulum"],
