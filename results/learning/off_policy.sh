@@ -29,7 +29,7 @@ import json
 import sys
 from pathlib import Path
 
-print("| run | env steps | return | seeds |\n|---|---|---|---|")
+print("# DQN and SAC\n\n| run | env steps | return | seeds |\n|---|---|---|---|")
 for path in sorted(Path(sys.argv[1]).glob("*/summary.json")):
     run = json.loads(path.read_text())
     returns = f"{run['eval_return_mean']:.1f} ± {run['eval_return_ci95']:.1f}"
