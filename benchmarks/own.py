@@ -74,6 +74,8 @@ THROUGHPUT: dict[str, list[str]] = {
         "algorithm.options.learning_starts=1_000",
         "algorithm.options.updates_per_step=0.5",
         "algorithm.options.n_step=1",
+        "algorithm.options.target_rate=0.01",
+        "algorithm.learning_rate=5e-4",
         "total_steps=50_000",
     ],
     "pendulum_sac": [
@@ -86,6 +88,8 @@ THROUGHPUT: dict[str, list[str]] = {
         "algorithm.options.buffer_size=20_000",
         "algorithm.options.learning_starts=1_000",
         "algorithm.options.updates_per_step=1",
+        "algorithm.options.target_rate=0.005",
+        "algorithm.learning_rate=3e-4",
         "total_steps=8_000",
     ],
     "hopper_envpool": [
