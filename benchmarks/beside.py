@@ -48,6 +48,7 @@ class Peer:
     jobs: tuple[str, ...]
 
 
+OFF_POLICY = ("cartpole_dqn", "pendulum_sac", "cartpole_by_dqn", "acrobot_by_dqn", "pendulum_by_sac")
 PEERS = {
     "rejax": Peer(
         "rejax",
@@ -55,7 +56,7 @@ PEERS = {
         (
             *("cartpole_small", "cartpole_large", "hopper_spring", "minatar_spaceinvaders"),
             *("cartpole", "acrobot", "asterix_minatar", "breakout_minatar"),
-            *("cartpole_dqn", "pendulum_sac", "cartpole_by_dqn", "acrobot_by_dqn", "pendulum_by_sac"),
+            *OFF_POLICY,
         ),
     ),
     "brax": Peer("rejax", ("brax",), ("hopper_spring", "inverted_pendulum")),
@@ -64,7 +65,7 @@ PEERS = {
         ("sbx",),
         (
             *("cartpole_small", "cartpole_large", "cartpole", "acrobot", "hopper"),
-            *("cartpole_dqn", "pendulum_sac", "cartpole_by_dqn", "acrobot_by_dqn", "pendulum_by_sac"),
+            *OFF_POLICY,
         ),
     ),
     "cleanrl": Peer(

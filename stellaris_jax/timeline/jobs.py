@@ -121,12 +121,13 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
             ) from None
         except (ValueError, RecursionError):
             cells = None
-        if isinstance(cells, dict) and REQUEST in cells:
+        told = f"{reader.path}, line {number}: {shown(text.strip())}"
+        if not isinstance(cells, dict):
+            raise ConfigError(f"{told} is no job with kind, start and end.")
+        if REQUEST in cells:
             cells = cells | {"kind": "actor"}
-        missing = [name for name in NEEDED if not isinstance(cells, dict) or cells.get(name) is None]
-        if missing:
-            lack = f"lacks {' and '.join(missing)}" if isinstance(cells, dict) else "is no job with kind, start and end"
-            raise ConfigError(f"{reader.path}, line {number}: {shown(text.strip())} {lack}.")
+        if missing := [name for name in NEEDED if cells.get(name) is None]:
+            raise ConfigError(f"{told} lacks {' and '.join(missing)}.")
         yield reader.job(cells, number)
 
 
