@@ -194,8 +194,7 @@ def gradient_work(trainer: Trainer) -> Work:
     hyper, state = single(trainer)
     peers = plan.invocations.peers
     trips = 0.0 if peers is None else float(peers.number[plan.weights > 0].mean())
-    cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
-    gradient = partial(learner.gradient, trainer.network, trainer.spec, hyper, cache)
+    gradient = partial(learner.gradient, trainer.network, trainer.spec, hyper, state.cache())
     return work_of(gradient, jax.tree.map(lambda x: x[0, 0, 0], plan.invocations), trips=trips)
 
 

@@ -227,7 +227,7 @@ def gradients(trainer: Trainer) -> Run:
 
     invocations = jax.tree.map(jnp.asarray, planner_of(trainer.executor).next().plans[0].invocations)
     first = jax.tree.map(lambda x: x[0, 0, 0], invocations)
-    learned = (hyper, learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient))
+    learned = (hyper, state.cache())
     sums = zeros(jax.eval_shape(partial(learner.gradient, trainer.network, trainer.spec), *learned, first))
     return looped(one, sums, waves(trainer), (*learned, invocations))
 

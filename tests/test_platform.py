@@ -363,6 +363,14 @@ def test_calibration_writes_a_delay_model_that_can_be_chosen(env: str, tmp_path:
     assert delays.actor.options["table"] == pytest.approx(table["actor"], rel=0.01)
 
 
+@pytest.mark.parametrize("job", ["algorithm=dqn env=diagnostic/truncation", "algorithm=sac env=gymnax/pendulum"])
+def test_learners_with_target_networks_are_calibrated(job: str) -> None:
+    small = ["env.num_envs=8", "algorithm.rollout_length=8", "network.hidden=[8]", "engine.chunk_rounds=1"]
+    stored = ["algorithm.options.buffer_size=256", "algorithm.options.learning_starts=64"]
+    table = calibrate(load_config([*job.split(), *small, *stored]), repeats=2)
+    assert all(0.0 < value < 60.0 for values in table.values() for value in values)
+
+
 def test_rollouts_that_died_are_paid_for() -> None:
     alive = Usage(seconds=100.0, actor_busy=50.0)
     used = (alive, replace(alive, actor_failed=10.0))

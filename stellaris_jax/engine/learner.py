@@ -85,7 +85,7 @@ class Cache(NamedTuple):
     newest_version: jax.Array
     loader: DataLoader
     kl_coefficient: jax.Array
-    targets: versions.Targets | None = None
+    targets: versions.Targets | None
 
 
 class Fetched(NamedTuple):

@@ -22,7 +22,7 @@ from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.frames import REFERENCE, Frames, stored_once
 from stellaris_jax.engine.keys import SeedKeys
-from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
@@ -66,6 +66,10 @@ class EngineState(NamedTuple):
     store: Store | None = None
     partial: Any = None
     targets: versions.Targets | None = None
+
+    def cache(self) -> Cache:
+        """Cache from which learners fetch, of one seed whose newest version has been published in the ring."""
+        return Cache(self.ring, self.version, self.loader, self.kl_coefficient, self.targets)
 
 
 class EngineInputs(NamedTuple):

@@ -37,8 +37,7 @@ def calibrate(config: Config, repeats: int) -> Table:
 
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
-        cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, trainer.spec, hyper, cache, invocation)[0]
+        return learner.gradient(trainer.network, trainer.spec, hyper, state.cache(), invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:
