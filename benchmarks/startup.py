@@ -16,12 +16,16 @@ JOB = ["total_steps=65_536", "engine.chunk_rounds=1", "evaluation.points=1", "ru
 """A command whose first step is soon told of; further overrides come after it."""
 
 
-def seconds_to_first_step(checkout: Path, overrides: list[str]) -> float:
-    """Seconds from the start of the command, in a process of its own, until its first round is in metrics.jsonl."""
+def seconds_to_first_step(checkout: Path, overrides: list[str], bytecode: Path) -> float:
+    """Seconds from the start of the command, in a process of its own, until its first round is in metrics.jsonl.
+
+    Python keeps its bytecode in the folder `bytecode`, as it does beside an installed package.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(checkout / "scripts" / "train.py"), *JOB, *overrides, f"run.dir={folder}/run"]
         begin = time.perf_counter()
-        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         metrics = Path(folder, "run", "metrics.jsonl")
         while process.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
@@ -40,12 +44,13 @@ def startup(
 ) -> list[dict[str, Any]]:
     """Medians over `repeats` commands of each checkout, in turn, after one of each that fills the caches."""
     times: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
-    for repeat in range(repeats + 1):
-        for checkout in checkouts:
-            seconds = seconds_to_first_step(checkout, overrides)
-            note(f"{checkout.name} {'first' if repeat == 0 else repeat}: {seconds:.2f} s")
-            if repeat:
-                times[checkout].append(seconds)
+    with tempfile.TemporaryDirectory() as bytecode:
+        for repeat in range(repeats + 1):
+            for checkout in checkouts:
+                seconds = seconds_to_first_step(checkout, overrides, Path(bytecode))
+                note(f"{checkout.name} {'first' if repeat == 0 else repeat}: {seconds:.2f} s")
+                if repeat:
+                    times[checkout].append(seconds)
     return [
         {"checkout": checkout.name, "seconds": statistics.median(seconds), "all": seconds}
         for checkout, seconds in times.items()

@@ -1,9 +1,12 @@
-"""Memory of this machine, and the error for work that does not fit."""
+"""Memory of this machine, the error for work that does not fit, and its processor."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,3 +89,12 @@ def _gib(size: float) -> str:
 def cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def processor() -> str:
+    """Model and features of the processor, for which programs are compiled."""
+    with suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        return "\n".join(line for line in first if line.startswith(("model", "flags", "Features", "CPU", "vendor")))
+    return f"{platform.machine()} {platform.processor()}"

@@ -20,6 +20,7 @@ from stellaris_jax.engine.keys import EpisodeKeys, evaluation_key, folded
 from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
+from stellaris_jax.engine.stored_programs import StoredPrograms
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.envs.watch import Watchdog
 
@@ -206,7 +207,14 @@ class HostEvaluator:
 class Evaluator:
     """Evaluator of all seeds' policies at once; compiled on first use."""
 
-    def __init__(self, env: VecEnv, network: PolicyNetwork, config: Config, episodes: int):
+    def __init__(
+        self,
+        env: VecEnv,
+        network: PolicyNetwork,
+        config: Config,
+        episodes: int,
+        stored: StoredPrograms | None = None,
+    ):
         def run(
             params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
@@ -217,7 +225,7 @@ class Evaluator:
 
             return jax.vmap(evaluate_seed)(params, normalizers, seeds)
 
-        self._run, self._lock = jax.jit(run), threading.Lock()
+        self._run, self._lock, self._stored = jax.jit(run), threading.Lock(), stored or StoredPrograms()
         self._programs: dict[int, jax.stages.Compiled] = {}
 
     def _program(
@@ -226,8 +234,11 @@ class Evaluator:
         """Program for this number of seeds, compiled once by the first thread that needs it."""
         with self._lock:
             if len(seeds) not in self._programs:
+                arguments = (params, normalizers, seeds, stream)
+                lower = partial(self._run.lower, *arguments)
                 with COMPILING:
-                    self._programs[len(seeds)] = self._run.lower(params, normalizers, seeds, stream).compile()
+                    program = self._stored.compiled("evaluation", arguments, lower, jax.stages.Lowered.compile)
+                self._programs[len(seeds)] = program
             return self._programs[len(seeds)]
 
     def over(self, seed_states: SeedStates, stream: int) -> Evaluation:

@@ -31,7 +31,7 @@ from stellaris_jax.engine.corrections import Context, kl_needed
 from stellaris_jax.engine.exploration import chance
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Cache
-from stellaris_jax.engine.mesh import AXIS, compile_for_backend
+from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.replay_buffer import store_transitions
@@ -40,6 +40,7 @@ from stellaris_jax.engine.round_steps import RoundSteps, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, StateLayout, of_one_seed
+from stellaris_jax.engine.stored_programs import StoredPrograms
 from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -61,13 +62,20 @@ class Engine:
 
     loses_state = False  # whether a failure within a chunk leaves no state
 
-    def __init__(self, options: EnvConfig, env: VecEnv | None, network: PolicyNetwork, spec: ProgramSpec):
+    def __init__(
+        self,
+        options: EnvConfig,
+        env: VecEnv | None,
+        network: PolicyNetwork,
+        spec: ProgramSpec,
+        stored: StoredPrograms | None = None,
+    ):
         self.options, self.env, self.network = options, env, network
-        self.spec, self.shape = spec, spec.shape
+        self.spec, self.shape, self.stored = spec, spec.shape, stored or StoredPrograms()
         # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
         self.aggregator = partial(aggregator_of, spec, network, self.axis)
-        self.layout = StateLayout(options, env, network, spec, self.aggregator)
+        self.layout = StateLayout(options, env, network, spec, self.aggregator, self.stored)
         self.shards = None if spec.collection is None else Shards(env, network, options, spec)
         # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
@@ -337,7 +345,8 @@ class Engine:
             if key in self.compiled:
                 return 0.0
             begin = time.perf_counter()
-            self.compiled[key] = compile_for_backend(self.lower(inputs))
+            lower, devices = partial(self.lower, inputs), self.mesh.devices.flat
+            self.compiled[key] = self.stored.compiled("chunk", (key, inputs), lower, devices=devices)
             seconds = time.perf_counter() - begin
             self.compile_seconds += seconds
             return seconds
@@ -378,10 +387,8 @@ class Engine:
         """
         self.compile(inputs)
         program = self.compiled[self.key(inputs.plan, inputs.width)]
-        data = self.replicated((np.int32(rounds), inputs.fragment))
-        result: tuple[EngineState, RoundMetrics] = program(
-            inputs.state, self.replicated(inputs.hyper), self.put(inputs.plan), *data
-        )
+        hyper, *data = self.replicated((inputs.hyper, np.int32(rounds), inputs.fragment))
+        result: tuple[EngineState, RoundMetrics] = program(inputs.state, hyper, self.put(inputs.plan), *data)
         return result
 
     def put(self, plan: Plan) -> Plan:

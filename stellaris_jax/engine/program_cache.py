@@ -14,6 +14,7 @@ from stellaris_jax.engine.host_program import HostEngine
 from stellaris_jax.engine.probes import Probe, make_probe
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.engine.stored_programs import StoredPrograms, parts_of
 from stellaris_jax.envs.base import VecEnv
 
 T = TypeVar("T")
@@ -41,13 +42,15 @@ class ProgramCache:
     def engine(self, config: Config, env: VecEnv | None, network: PolicyNetwork, spec: ProgramSpec) -> Engine:
         """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
         kind = HostEngine if spec.collection is not None and spec.host_fragments else Engine
-        return self._once(("engine", *_shape(config), spec), lambda: kind(config.env, env, network, spec))
+        stored = StoredPrograms(parts_of(config, kind, network.observation_space, network.action_space, spec))
+        return self._once(("engine", *_shape(config), spec), lambda: kind(config.env, env, network, spec, stored))
 
     def evaluator(self, config: Config, env: VecEnv, network: PolicyNetwork, episodes: int) -> Evaluator:
         """Evaluator that plays `episodes` episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         played: VecEnv = getattr(env, "evaluation", env)
-        return self._once(key, lambda: Evaluator(played, network, config, episodes))
+        stored = StoredPrograms(parts_of(config, *key))
+        return self._once(key, lambda: Evaluator(played, network, config, episodes, stored))
 
     def probe(self, config: Config, network: PolicyNetwork, spec: ProgramSpec, kind: str) -> Probe | None:
         """Probe that takes a scaling rule's measurements."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Lowered
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps, Transition
@@ -28,6 +29,7 @@ from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.store import PARTIAL_SUMS, Store, init_store
+from stellaris_jax.engine.stored_programs import StoredPrograms
 from stellaris_jax.engine.transitions import Window
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -117,6 +119,7 @@ class StateLayout:
     Args:
       options, env, network, spec: arguments of `stellaris_jax.engine.program.Engine`.
       aggregator: function from one seed's hyper-parameters to its parameter function.
+      stored: programs kept on disk; none by default.
     """
 
     def __init__(
@@ -126,10 +129,11 @@ class StateLayout:
         network: PolicyNetwork,
         spec: ProgramSpec,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
+        stored: StoredPrograms | None = None,
     ):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
-        self.aggregator = aggregator
+        self.aggregator, self.stored = aggregator, stored or StoredPrograms()
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -145,9 +149,22 @@ class StateLayout:
           params: initial parameters `[S, P]`; drawn from the seeds by default.
         """
         numbers = np.asarray(seeds, np.uint32)
-        drawn = self._params(numbers) if params is None else jnp.asarray(params)
-        state: EngineState = jax.block_until_ready(self._init(drawn, numbers, hyper))
+        drawn = self._drawn(numbers) if params is None else jnp.asarray(params)
+        arguments = (drawn, numbers, hyper)
+        made: Callable[..., EngineState] = self._init
+        if self.stored and self.spec.devices == 1:
+            made = self.stored.compiled("state", arguments, partial(self._lowered, arguments), Lowered.compile)
+        state: EngineState = jax.block_until_ready(made(*arguments))
         return state
+
+    def _lowered(self, arguments: tuple[Any, ...]) -> Lowered:
+        lowered: Lowered = self._init.lower(*arguments)  # type: ignore[attr-defined]
+        return lowered
+
+    def _drawn(self, seeds: np.ndarray) -> jax.Array:
+        """Initial parameters `[S, P]`; those of seeds drawn before are on disk, because LAPACK takes long to start."""
+        drawn: jax.Array = self.stored.rows("parameters", seeds.tolist(), lambda: self._params(seeds))
+        return drawn
 
     @cached_property
     def _params(self) -> Callable[[np.ndarray | jax.Array], jax.Array]:

@@ -16,16 +16,16 @@ import optax
 
 from stellaris_jax.agent.networks import PolicyNetwork, normalizer
 from stellaris_jax.agent.networks.recurrent import Past
+from stellaris_jax.base.checked_files import read_checked, write_checked
 from stellaris_jax.base.errors import ConfigError
-from stellaris_jax.base.inputs import read_bytes
 from stellaris_jax.base.machine import Part, check_fits
-from stellaris_jax.base.outputs import cache_folder, write_atomically
+from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import SeedKeys, folded
 from stellaris_jax.runs.start import Start, is_under_way
 
-CHECKSUM, WORD = 32, 4
-"""Bytes of a checksum, and of a number."""
+WORD = 4
+"""Bytes of a number."""
 STREAM = 0xDE
 """Number that separates the keys of demonstrations from others."""
 
@@ -53,7 +53,8 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
         if params is None:
             compiled = compiled or _compiled(lowered, config)
             params = np.asarray(compiled(np.uint32(seed)))
-            _store(place, params)
+            if place is not None:
+                write_checked(place, params.astype("<f4").tobytes())
         rows.append(params)
     statistics = normalizer.init(network.observation_space.shape)
     return Start(np.stack(rows), jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(seeds), axis=0), statistics))
@@ -94,28 +95,10 @@ def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) 
 
 
 def _stored(place: Path | None, network: PolicyNetwork) -> np.ndarray | None:
-    """Parameters stored in a file, behind their checksum; `None` if there are none, or they are damaged."""
-    if place is None:
-        return None
+    """Parameters stored in a file; `None` if there are none, or they are damaged."""
     (size,) = jax.eval_shape(network.init, jax.random.key(0)).shape
-    try:
-        data = read_bytes(place, CHECKSUM + WORD * size)
-    except OSError:
-        return None
-    checksum, numbers = data[:CHECKSUM], data[CHECKSUM:]
-    if len(numbers) != WORD * size or hashlib.sha256(numbers).digest() != checksum:
+    numbers = None if place is None else read_checked(place, WORD * size)
+    if numbers is None or len(numbers) != WORD * size:
         return None
     params = np.frombuffer(numbers, "<f4").copy()
     return params if np.isfinite(params).all() else None
-
-
-def _store(place: Path | None, params: np.ndarray) -> None:
-    """Store parameters if the folder can be written; a warm start works without."""
-    if place is None:
-        return
-    numbers = params.astype("<f4").tobytes()
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, hashlib.sha256(numbers).digest() + numbers)
-    except OSError:
-        return

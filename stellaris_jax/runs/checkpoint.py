@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import logging
 import math
 import os
 import re
-import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
@@ -29,8 +25,10 @@ from stellaris_jax.base.outputs import refuse_links
 from stellaris_jax.config.schema import shown
 from stellaris_jax.engine.processes import put
 from stellaris_jax.runs import checkpoint_arrays
-from stellaris_jax.runs.orbax_patch import plug_leak
 from stellaris_jax.sources.actionlog import ActionLog
+
+if TYPE_CHECKING:
+    from stellaris_jax.runs.orbax_manager import OrbaxManager
 
 DAMAGED = "damaged-"
 """Prefix of the names of damaged checkpoints that were set aside."""
@@ -65,7 +63,7 @@ def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
-ORBAX = threading.Lock()
+ORBAX = threading.RLock()
 """Lock around calls of Orbax. Orbax's counters and barriers are global to the process, so two threads that save at once
 deadlock."""
 
@@ -101,24 +99,6 @@ def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
     return sha.hexdigest()
 
 
-class _Best:
-    """Preservation policy: keep the checkpoint with the best score, the later one of equals."""
-
-    def __init__(self, scores: dict[int, float]):
-        self.scores = scores
-
-    def should_preserve(
-        self,
-        checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
-        *,
-        context: checkpoint_managers.PreservationContext,
-    ) -> list[bool]:
-        rounds = [checkpoint.step for checkpoint in checkpoints]
-        scored = [round_ for round_ in rounds if round_ in self.scores]
-        best = max(scored, key=lambda round_: (self.scores[round_], round_), default=None)
-        return [round_ == best for round_ in rounds]
-
-
 class Checkpoints:
     """Checkpoints of one run: the most recent `keep` and the one with the best score.
 
@@ -141,15 +121,6 @@ class Checkpoints:
         self._scores: dict[int, float] = {}
         self._saving: int | None = None
         self._damaged: list[int] = []
-        policy = checkpoint_managers.AnyPreservationPolicy(
-            [checkpoint_managers.LatestN(keep), _Best(self._scores)],
-        )
-        alone = ocp.options.MultiprocessingOptions()
-        if jax.process_count() > 1:  # the other processes neither write nor wait
-            mine = jax.process_index()
-            alone = ocp.options.MultiprocessingOptions(
-                primary_host=mine, active_processes={mine}, barrier_sync_key_prefix=f"process{mine}"
-            )
         if not read_only:
             refuse_links(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -158,27 +129,20 @@ class Checkpoints:
                 inputs.open_regular(document, inputs.DOCUMENT).close()
             except OSError as error:
                 raise CheckpointError(f"{document} cannot be read: {inputs.reason(error)}.") from None
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy,
-            cleanup_tmp_directories=not read_only,
-            create=False,
-            multiprocessing_options=alone,
-        )
-        # Orbax finds files to merge by a glob pattern, which characters of the directory's name may break.
-        merged = not re.search(r"[][*?]", str(self.directory))
-        handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
-        for name in ("absl", "asyncio"):
-            logging.getLogger(name).addFilter(_is_news)
-        if not isinstance(sys.unraisablehook, _WithoutAsyncio):
-            sys.unraisablehook = _WithoutAsyncio(sys.unraisablehook)
-        plug_leak()
-        with ORBAX:
-            self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
+        self._keep, self._read_only = keep, read_only
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
+
+    @cached_property
+    def _manager(self) -> OrbaxManager:
+        # Imported late: a run trains before it saves, and Orbax takes long to import.
+        from stellaris_jax.runs.orbax_manager import OrbaxManager
+
+        with ORBAX:
+            return OrbaxManager(self.directory, self._keep, self._read_only, self._scores)
 
     def rounds(self) -> list[int]:
         """Rounds with a checkpoint, oldest first."""
-        return sorted(self._manager.all_steps())
+        return self._manager.rounds()
 
     def newest(self) -> int:
         """Newest round whose checkpoint is complete and not known to be damaged; 0 without one."""
@@ -209,10 +173,8 @@ class Checkpoints:
         document = {"host": host, "digest": digest(leaves, host)}
         if self._settings:
             document |= {"settings": self._settings, "settings_digest": digest([], self._settings)}
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), host=ocp.args.JsonSave(document))
         with self._reported_failures(round_):
-            # Forced, because the manager silently skips rounds below the latest.
-            self._manager.save(round_, args=arguments, force=True)
+            self._manager.save(round_, leaves, document)
         self._saving = round_
 
     def wait(self) -> None:
@@ -221,7 +183,7 @@ class Checkpoints:
             return
         round_, self._saving = self._saving, None
         with self._reported_failures(round_):
-            self._manager.wait_until_finished()
+            self._manager.wait()
             if not (self.directory / str(round_)).is_dir():
                 raise FileNotFoundError(f"there is no {self.directory / str(round_)}")
 
@@ -309,12 +271,9 @@ class Checkpoints:
         """Arrays of a round and the document stored with them. Raises ValueError if they are damaged."""
         self._check_files(round_, checkpoint_arrays.largest_file(templates))
         checkpoint_arrays.check(self.directory / str(round_) / "state", templates)
-        arguments = ocp.args.Composite(
-            state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
-        )
+        manager = self._manager
         with ORBAX:
-            restored = self._manager.restore(round_, args=arguments)
-        leaves, document = restored["state"], restored["host"]
+            leaves, document = manager.restore(round_, templates)
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
         return leaves, document
@@ -344,8 +303,9 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            with suppress(Exception), ORBAX:  # `wait` has reported it already
-                self._manager.close()
+            if "_manager" in vars(self):
+                with suppress(Exception), ORBAX:  # `wait` has reported it already
+                    self._manager.close()
 
 
 def _reason(error: Exception) -> str:
@@ -354,23 +314,3 @@ def _reason(error: Exception) -> str:
     if code := re.search(r"os_error_code='(\d+)'|^\[Errno (\d+)\]", text):
         return os.strerror(int(code[1] or code[2]))
     return text.splitlines()[0][:200] if text else type(error).__name__
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """True unless a log only repeats an error that Orbax raises as well, or concerns reads that Orbax gave up."""
-    return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
-
-
-class _WithoutAsyncio:
-    """Filter for `sys.unraisablehook`: drops errors of TensorStore threads that still work on files Orbax gave up.
-
-    These threads may fail at any time after a damaged file or a full disk, each with a long trace about a closed event
-    loop.
-    """
-
-    def __init__(self, hook: Callable[[Any], Any]):
-        self.hook = hook
-
-    def __call__(self, unraisable: Any) -> None:
-        if not any("asyncio" in frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)):
-            self.hook(unraisable)
