@@ -24,6 +24,7 @@ docs: .venv/.installed
 lint: .venv/.installed
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m mypy
+	@$(BIN)/python scripts/check_text.py
 
 .venv/.installed: pyproject.toml $(wildcard constraints/*.txt)
 	@PYTHON="$(PYTHON)" bash scripts/install.sh

@@ -16,6 +16,7 @@ foretell    simulated runs of independent actors beside live ones, in ten settin
             calibrates (data lag, staleness, utilisation, seconds per round)
 card        an accelerator: microseconds of kernels, launches and loops; steps/s, memory, compilation of jobs; how far
             results are from a CPU's, and whether they repeat; another checkout beside it with `--beside`
+defaults    returns of the defaults on environments without settings of their own, beside sbx's PPO at equal env steps
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
@@ -68,7 +69,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _parser() -> program.Parser:
     # Imported late, so that a mistake in the command's name answers at once.
-    from benchmarks import cards, foretell, limit, live, own, plan
+    from benchmarks import cards, defaults, foretell, limit, live, own, plan
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
@@ -109,6 +110,14 @@ def _parser() -> program.Parser:
     start.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
     start.add_argument("--repeats", type=count, default=7, help="commands of each (default 7)")
     start.add_argument("overrides", nargs="*", help="config overrides, e.g. env=brax/hopper")
+    untuned = command("defaults", "returns of the defaults on environments without settings, beside sbx's")
+    untuned.add_argument("--envs", nargs="+", default=list(defaults.JUDGED_ON), metavar="ENV", help="of gymnasium")
+    untuned.add_argument("--seeds", nargs="+", type=int, default=list(range(5)), metavar="N")
+    untuned.add_argument("--steps", type=count, default=100_000, help="env steps of a run (default 100,000)")
+    untuned.add_argument("--peers", type=Path, help="where sbx's environment is; without it sbx is left out")
+    untuned.add_argument("--kept", type=Path, default=Path("runs/defaults.jsonl"), help="finished runs, not repeated")
+    text = "another way, as NAME:OVERRIDE,OVERRIDE; the defaults are always there"
+    untuned.add_argument("--way", action="append", default=[], metavar="NAME:OVERRIDES", help=text)
     alive = command("live", "live runs beside simulated ones")
     alive.add_argument("--rules", nargs="+", choices=list(live.RULES), default=list(live.RULES))
     learners = list(live.LEARNERS)
@@ -264,6 +273,17 @@ def _card(console: Console, arguments: argparse.Namespace) -> Any:
     return result
 
 
+def _defaults(console: Console, arguments: argparse.Namespace) -> Any:
+    from benchmarks import defaults
+
+    given = arguments
+    named = (way.partition(":") for way in given.way)
+    ways = {"defaults": [], **{name: overrides.split(",") for name, _, overrides in named}}
+    result = defaults.measure(given.envs, ways, given.seeds, given.steps, given.peers, given.kept, console.print)
+    print_table(console, "returns (mean and 95 % interval)", defaults.table(result, ways), names=("env",))
+    return result
+
+
 def _limit(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import limit
 
@@ -294,7 +314,7 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
     "peers": _peers, "tokens": _tokens, "engine": _gradients, "methods": _gradients, "actors": _gradients,
     "plan": _plan, "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit,
-    "card": _card,
+    "card": _card, "defaults": _defaults,
     "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""

@@ -25,10 +25,10 @@ FILE = "gate.csv"
 SHARES = {"share": "of all groups", "late_share": "of late groups", "late_gradient_share": "of late gradients"}
 """Names of the shares of escapes, in the file and in the table."""
 ABOUT = (
-    "How often the gate was escaped: groups that were aggregated although their mean staleness was above its "
-    "threshold, since as many gradients waited as there are learners, or the round had nothing else to wait for. As "
-    "the threshold decays the rule becomes *n gradients, or the end of the round*; *late* is the later half of the "
-    "rounds."
+    "How often the gate was escaped. An escape is a group that was aggregated although its mean staleness was above "
+    "the gate's threshold, because as many gradients waited as there are learners, or the round had nothing else to "
+    "wait for. As the threshold decays the rule becomes *n gradients, or the end of the round*; *late* is the later "
+    "half of the rounds."
 )
 
 

@@ -18,6 +18,9 @@ from commands import REPOSITORY
 from pages_of_docs import DOCS, blocks, commands, generator, made
 
 from stellaris_jax import load_config
+from stellaris_jax.config.optioned import options_of
+from stellaris_jax.config.options import PLACES
+from stellaris_jax.config.tree import knobs
 
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
 WRITTEN = [REPOSITORY / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in MADE)]
@@ -167,6 +170,17 @@ def test_settings_that_the_readme_names_can_run() -> None:
     assert ["system=allreduce", "system.learners=1"] in named
     for overrides in named:
         load_config(overrides)
+
+
+@pytest.mark.parametrize("page", ["coming_from.md", "troubleshooting.md"])
+def test_keys_that_a_page_names_exist(page: str) -> None:
+    sections = "algorithm|env|network|evaluation|system|engine|run|live|checkpoint|scaling|platform"
+    named = {*re.findall(rf"`((?:{sections})\.[a-z_.]+)", (DOCS / page).read_text())}
+    assert len(named) > 5
+    options = {name for place in PLACES for thing in place.kind for name in options_of(place.kind[thing])}
+    for key in sorted(named):
+        section, _, leaf = key.rpartition(".")
+        assert key in knobs() or ("options" in section and leaf in options), key
 
 
 def test_pages_know_the_pythons_that_are_pinned() -> None:

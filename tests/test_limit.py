@@ -64,6 +64,15 @@ def test_a_chunk_takes_all_its_steps_and_gradients() -> None:
     assert all(work.moved > 0 for work in works.values())
 
 
+def test_learners_from_a_replay_buffer_are_counted() -> None:
+    small = ["env.num_envs=4", "algorithm.rollout_length=4", "network.hidden=[8]", "system=central", "total_steps=1e6"]
+    stored = ["algorithm.options.buffer_size=256", "algorithm.options.learning_starts=64", "evaluation.points=0"]
+    trainer = Trainer(load_config(["env=gymnax/pendulum", "algorithm=sac", *small, *stored]))
+    trainer.run(1)
+    works = works_of(trainer)
+    assert works["gradients"].product_flops > 0 and all(work.moved > 0 for work in works.values())
+
+
 def test_loops_count_as_often_as_they_go_round() -> None:
     weights, x = jnp.ones((8, 8)), jnp.ones((2, 8))
 

@@ -213,8 +213,8 @@ def corrections(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str]
         if helps
         else f"None is shown to be needed: in {of(0, found.total)} a correction is shown to learn more than PPO."
     )
-    ends = f": {'; '.join(hurts)}." if hurts else "."
-    sentences = [first, f"A correction is shown to learn less than PPO in {of(found.reversed, found.total)}{ends}"]
+    sentences = [first, f"A correction is shown to learn less than PPO in {of(found.reversed, found.total)}."]
+    sentences += [f"{name[0].upper()}{name[1:]}.".replace(" on ", " learns less on ", 1) for name in hurts]
     tasks = list(dict.fromkeys(row["env"] for row in rows))
     for task in tasks:
         fresh = having(claims, f"{task}: PPO learns more from data of lag 0 than of lag ")

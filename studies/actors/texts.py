@@ -89,8 +89,10 @@ def headline(claims: Sequence[Claim], holds: str, against: str, neither: str, so
     by_task = [tally([claim for claim in claims if claim.claim.startswith((f"{task},", f"{task}:"))]) for task in tasks]
     more = [f"{one.holds} of {one.total} on {task}" for task, one in zip(tasks, by_task, strict=True)]
     more[0] = more[0].replace(" on ", " comparisons on ")
-    less = f", and less in {listed([f'{one.reversed} of {one.total}' for one in by_task])}" if found.reversed else ""
-    return f"In some settings: {some} in {', in '.join(more[:-1])}{' and in ' if more[1:] else ''}{more[-1]}{less}."
+    where = f"{', in '.join(more[:-1])}{' and in ' if more[1:] else ''}{more[-1]}"
+    less = [f"{one.reversed} of {one.total}" for one in by_task]
+    reverse = f", and the reverse in {listed(less)}" if found.reversed else ""
+    return f"In some settings: {some}. This is shown in {where}{reverse}."
 
 
 def edges(rows: Sequence[Row], level: str) -> list[str]:
