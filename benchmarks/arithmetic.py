@@ -5,8 +5,8 @@ be done, so that time at the machine's rates is a limit:
 
 - matrix products and convolutions take two operations for every product of numbers in them;
 - everything else takes one for every number it makes, tanh, exp and the like as well, or, of a reduction, it reads;
-- bytes are those that products, indexing and sorting read and write, and the carry of a loop in every round of it;
-  what is elementwise is fused with what comes before or after it, and moves nothing.
+- bytes are those that products, indexing and sorting read and write, and the carry of a loop in every round of it.
+  Elementwise operations are fused with what comes before or after them, and move nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every run is a process of its own, and every ratio is that of two runs with the same seed, one soon after the other.
 Throughput is compared with cold compile caches. In the jobs of `return` every program in JAX keeps what it compiles on
-disk, as ours does by default, from an empty directory on: its first run of a job compiles what its later ones find.
+disk, as ours does by default, from an empty directory on. So its first run of a job compiles what its later ones find.
 """
 
 from __future__ import annotations
@@ -185,9 +185,9 @@ def _told(run: Figures) -> str:
 def summarise(job: str, runs: Mapping[str, list[Figures]]) -> list[Figures]:
     """Medians of a job's runs by program, each pair's ratio, and all single figures.
 
-    The ratio of another program is how many times as fast as it `OURS` is, that of `OURS` how many times as fast as
-    the best of the others in the same turn: of steps per second, or of seconds from the start of the command to the
-    target. It is None where neither got there, or where only `OURS` did.
+    The ratio of another program is how many times as fast as it `OURS` is. The ratio of `OURS` is how many times as
+    fast it is as the best of the others in the same turn. Ratios are of steps per second, or of seconds from the start
+    of the command to the target. A ratio is None where neither got there, or where only `OURS` did.
     """
     rates = {name: [_rate(job, run) for run in each] for name, each in runs.items()}
     others = [each for name, each in rates.items() if name != OURS]

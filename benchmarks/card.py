@@ -1,4 +1,4 @@
-"""What an accelerator costs and reaches: `python -m benchmarks.card JOB` runs one job in this process.
+"""Costs and throughput of an accelerator: `python -m benchmarks.card JOB` runs one job in this process.
 
 Every job is a process of its own, so that memory, compiler options and what is compiled are those of one alone. Set
 `JAX_COMPILATION_CACHE_DIR`, and a second run of a job loads what the first compiled.

@@ -60,8 +60,9 @@ def actors(overrides: list[str]) -> Jobs:
 def policy_passes(trainer: Trainer) -> dict[str, float]:
     """Forward passes of other policies that truncation takes in the trainer's next chunk, per gradient, in minibatches.
 
-    direct: as they are taken, each version once per gradient that asks for it. table: if log-probabilities were kept,
-    and every version evaluated once on the whole fragment wherever that is cheaper, as the plan can tell.
+    - direct: as they are taken, each version once per gradient that asks for it.
+    - table: if log-probabilities were kept, and every version evaluated once on the whole fragment wherever that is
+      cheaper, as the plan can tell.
     """
     chunk, whole = planner_of(trainer.executor).next(), trainer.spec.minibatch_layout.minibatches
     asked: Counter[tuple[int, int, int, int]] = Counter()

@@ -192,9 +192,10 @@ def measure(
       note: told of every run.
 
     Returns:
-      JSON data: `rows`, each with the measures' `live`, `foretold`, `error` and `error_ci95`, `share` and `hit`;
-      `hits`; `computing`, the number of settings that compute half of the time or more; and `repeated`, the number of
-      live runs that were thrown away, because the machine was not as fast as for the calibration.
+      JSON data with four keys. Each of the `rows` has the measures' `live`, `foretold`, `error` and `error_ci95`,
+      `share` and `hit`. The number of hits is `hits`. The number of settings that compute half of the time or more is
+      `computing`. The number of live runs that were thrown away, because the machine was not as fast as for the
+      calibration, is `repeated`.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if ONE_CORE not in flags:

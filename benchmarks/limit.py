@@ -1,7 +1,7 @@
 """How near a job comes to what this machine can do: its arithmetic and bytes, counted, and the machine's rates.
 
-The limit is the roofline: no program with this arithmetic takes less time than its operations at the rate of the
-largest matrix product, or its bytes at the rate of arrays that are as large as the state of training. The second one,
+The limit is the roofline. A program with this arithmetic takes no less time than its operations at the rate of the
+largest matrix product, or its bytes at the rate of arrays as large as the state of training. The second one,
 at own shapes, has the matrix products at the rates they reach alone: small ones are far from the largest.
 """
 
@@ -116,9 +116,9 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
 def spent_of(seconds: dict[str, float], hosted: bool) -> dict[str, float]:
     """Seconds of a chunk by what they are spent on; those that are not `BESIDE` add up to a step.
 
-    `rest` is of the program, and what its parts alone do not come to: they may be slower than within it, so it may be
-    negative. `outside` is what a step takes longer than its program: records, calls, and waiting for planning and for
-    host environments.
+    The key `rest` is of the program, and what its parts alone do not come to. They may be slower than within it, so it
+    may be negative. The key `outside` is what a step takes longer than its program: records, calls, and waiting for
+    planning and for host environments.
     """
     acting = {
         "environment": seconds["environment"],

@@ -136,7 +136,7 @@ def paragraphs_of(text: str) -> Iterator[tuple[int, str]]:
 def plain(markdown: str) -> str:
     """Text as it is read: links without targets, code as one word."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", markdown)
-    text = re.sub(r"`+[^`]+`+", "code", text)
+    text = re.sub(r"`+[^`]+`+", "Code", text)
     return re.sub(r"[*_]{1,2}", "", text)
 
 
@@ -167,8 +167,8 @@ def check_terms(paragraphs: list[tuple[int, str]]) -> Iterator[Fault]:
     """Words of the glossary whose first use on a page is no link."""
     for term in terms():
         for line, paragraph in paragraphs:
-            unquoted = re.sub(r"`+[^`]+`+", "code", paragraph)
-            match = re.search(rf"\b{term}s?\b", unquoted, re.IGNORECASE)
+            unquoted = re.sub(r"\]\([^)]*\)", "](x)", re.sub(r"`+[^`]+`+", "code", paragraph))
+            match = re.search(rf"(?<![\w-]){term}s?\b", unquoted, re.IGNORECASE)
             if match is None:
                 continue
             links = re.finditer(r"\[[^\]]*\]\(", unquoted)

@@ -42,7 +42,7 @@ PAPERS = {
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 FINDINGS = Path(__file__).with_name("findings.md")
-"""What the studies have found, each with how sure that is, written by hand."""
+"""Findings of the studies, each with how sure that is, written by hand."""
 ABOUT = (
     "Every claim that was tested here, with its configuration, its command and its result. A verdict follows from the "
     "95 % interval of a difference of means over seeds. The claim *holds* if the interval lies on its side of zero, is "

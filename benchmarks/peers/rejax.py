@@ -1,8 +1,8 @@
 """Times PPO, DQN and SAC of rejax, the fastest packaged peer in pure JAX; `install.sh` makes its environment.
 
-rejax was written for gymnax before 1.0. Two small adapters let it run on the very environments this package trains on:
-gymnax 1.0.1 (older ones differ in SpaceInvaders), and brax with its own auto-reset (rejax's bridge would set up a new
-episode at every step).
+rejax was written for gymnax before 1.0. Two small adapters let it run on the very environments this package trains on.
+These are gymnax 1.0.1 (older ones differ in SpaceInvaders), and brax with its own auto-reset (rejax's bridge would set
+up a new episode at every step).
 
 Training is one compiled program, compiled ahead of time; in a job of `return`, one that trains up to an evaluation and
 makes it, and is called until the target is reached. As rejax anneals nothing, it may then train for longer than its

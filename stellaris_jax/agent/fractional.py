@@ -9,7 +9,8 @@ fraction t of an Adam step:
     theta <- theta - t alpha m_hat / (sqrt(v_hat) + eps)
 
 with bias corrections 1 - prod beta^t over all updates. At t = 1 it equals Adam to the bit; at t = 0 it changes nothing;
-in between it is continuous. k updates of trust 1/k by one gradient give the same moments as one update of trust 1.
+in between it is continuous. Several updates (k) of trust 1/k by one gradient give the same moments as one update of
+trust 1.
 
 **Varying beta_1.** Adam divides the mean of gradients by the sum of its weights, 1 - prod_k beta_1(k) over all steps k.
 Optimizers compute this as 1 - beta_1^t with the current beta_1, which is correct only if beta_1 has never changed.

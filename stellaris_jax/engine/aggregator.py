@@ -81,8 +81,8 @@ def staleness_weighted(
     """Aggregate stacks of gradients, weighted by staleness, and pass the result on to `inner`.
 
     `update(gradients, state, params, *, weights, size, step_scale)` takes a stack of L gradients (every leaf has a
-    leading axis `[L]`), `weights` `[L]` (0 for an empty place in the stack) and `size`: H if this stack completes a
-    group of H gradients, else 0. Between completions the updates are zero.
+    leading axis `[L]`) and `weights` `[L]` (0 for an empty place in the stack). The argument `size` is H if this stack
+    completes a group of H gradients, else 0. Between completions the updates are zero.
     `step_scale` multiplies the step (the learning-rate schedule). Corrections need a `context`, too. A non-finite
     gradient gets weight 0 and is counted in `rejected`; it still counts in H. A group without a finite gradient makes
     no step.
@@ -108,9 +108,9 @@ def staleness_weighted(
 
     Args:
       inner: the optimizer, with its base learning rate (alpha_0); a `FractionalOptimizer` in mode `fractional`.
-      mode: `factored` (see the module), `gradient` (weights scale only the gradient, so Adam ignores a common factor),
-        `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order, as in the released code), or
-        `fractional` (a fraction sum_i w_i / H of one step for the whole group).
+      mode: one of four. Mode `factored`: see the module. In mode `gradient`, weights scale only the gradient, so Adam
+        ignores a common factor. Mode `sequential` makes one optimizer step of size alpha_0 w_i per gradient, in order,
+        as in the released code. Mode `fractional` makes a fraction sum_i w_i / H of one step for the whole group.
       axis_name: mesh axis over which the stack is sharded; the state stays equal on all its devices.
       corrections: corrections of gradients and weights, applied in order before the aggregation; gradients are then
         arrays `[L, P]`.

@@ -186,7 +186,7 @@ class DelayCompensation(Correction):
 
     This is a first-order estimate of the gradient at the newest policy, with the squared gradient in place of the
     Hessian. With `compensation_memory` above 0, lambda is divided element by element by the root of the running mean
-    of g g, this gradient included (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
+    of g g, this gradient included. This is DC-ASGD-a (Section 6; the paper's m is 0.95, and its lambda then 2).
     """
 
     compensation: Number = knob(0.04, "strength of the compensation (lambda_0 of DC-ASGD)", within="[0, inf)")
@@ -236,7 +236,7 @@ class LessMomentum(Correction):
     """Lower momentum for stale gradients, because asynchrony adds implicit momentum (Mitliagkas et al. 2016).
 
     The formula is ours. Adam's momentum gives the gradients in a step a mean age of beta_1 / (1 - beta_1) versions, and
-    the mean staleness s adds to it. beta_1 is lowered until the sum equals the mean age without staleness, but not
+    the mean staleness s adds to it. So beta_1 is lowered until the sum equals the mean age without staleness, but not
     below 0.
 
     >>> momentum = jnp.float32(0.9)  # nine versions

@@ -1,7 +1,7 @@
 """Frames of stacked observations in a replay buffer, each stored once.
 
 An observation that joins the last F frames of its episode shares all but one with the observation before it. So a
-buffer keeps the newest frame of every observation, and transitions refer to them: a reference is the row of an
+buffer keeps the newest frame of every observation, and transitions refer to them. A reference is the row of an
 observation's newest frame and the number of its frames that are not repetitions of its episode's first one. A
 reference is checked when it is made. Transitions with an observation that is not of this form are invalid.
 """

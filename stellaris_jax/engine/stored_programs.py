@@ -1,10 +1,10 @@
 """Compiled programs kept on disk whole, so that a command traces and lowers nothing that it has compiled before.
 
 JAX keeps compiled programs, but finds one only after it has traced and lowered the function anew. Here a program is
-found by what it is made from: the parts of the configuration that shape it, shapes of its inputs, the sources of this
-package, versions of all installed packages, JAX's configuration, and the machine. Where that does not tell everything,
-no program is kept: with plug-ins and other modules from outside the installed packages, and with files that an
-environment opens.
+found by what it is made from. This is the parts of the configuration that shape it, shapes of its inputs, the sources
+of this package, versions of all installed packages, JAX's configuration, and the machine. Where that does not tell
+everything, no program is kept: with plug-ins and other modules from outside the installed packages, and with files that
+an environment opens.
 
 Loading a program unpickles it and runs machine code. So programs are read from a folder that only this user can open.
 """

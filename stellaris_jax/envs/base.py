@@ -1,8 +1,10 @@
 """Environment protocols and spaces of all adapters: vectorised, functional, with resets inside the step.
 
-An adapter separates three things that many libraries merge: `terminated` (the task ended, so the value of
-the next state is zero), `truncated` (a time limit ended the episode, so the value of the next state is not
-zero) and `final_obs` (the observation before any reset, from which a truncated episode is bootstrapped).
+An adapter separates three things that many libraries merge:
+
+- `terminated`: the task ended, so the value of the next state is zero.
+- `truncated`: a time limit ended the episode, so the value of the next state is not zero.
+- `final_obs`: the observation before any reset, from which a truncated episode is bootstrapped.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def load_config(
       overrides: command-line overrides, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
       alone: this process trains only this run, so JAX is started for it (`engine.mesh.threads_of`).
-      trust: plug-ins, modules and services that a run named by `resume` or `trace` may import or connect to: all
+      trust: plug-ins, modules and services that a run named by `resume` or `trace` may import or connect to. All
         (`True`), or those of these names; by default those that this user's own commands made or allowed.
 
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.

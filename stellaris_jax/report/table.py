@@ -37,7 +37,7 @@ def print_table(console: Console, title: str, rows: Sequence[Row], names: Collec
     """Print rows of cells by heading, all with the same headings; nothing where there are no rows.
 
     Columns break between words. Where they do not fit side by side, the table goes on below, each part with the first
-    columns; where that takes many parts, rows are printed one below the other, a line for each cell.
+    columns. Where that takes many parts, rows are printed one below the other, a line for each cell.
 
     Args:
       console: where to print; its width bounds every line.

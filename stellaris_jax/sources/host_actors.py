@@ -1,7 +1,7 @@
 """Actors on the host: they step environments outside JAX and pass fragments to the learners.
 
-A thread collects fragments. With overlap it collects the next one while the learners train on the last one, with the
-environments split in two halves: one half steps in the suite's threads while the policy runs on the other. Only one
+A thread collects fragments. With overlap it collects the next one while the learners train on the last one. The
+environments are split in two halves: one half steps in the suite's threads while the policy runs on the other. Only one
 fragment is in flight, rolled with the policy that is newest at the request. So data are one round old, and a run
 repeats bit for bit despite the threads.
 """

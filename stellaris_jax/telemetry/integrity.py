@@ -2,8 +2,8 @@
 
 `check` ends every line: the line's number, a CRC-32 of the line, and the run that it belongs to, as in
 `17-9f3a2c1b-5e6f7a8b`. It detects flipped bits, missing lines and files of another run, also after the run has been
-resumed. `integrity` in the summary holds SHA-256 digests of the metrics, of the configuration and of the summary
-itself. Files of earlier versions have neither, and are only compared with each other.
+resumed. The key `integrity` in the summary holds SHA-256 digests of the metrics, of the configuration and of the
+summary itself. Files of earlier versions have neither, and are only compared with each other.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ _VALUES = attrgetter(*(entry.name for entry in fields(Usage)))
 
 
 Happening = Segment | Batch | Fragment | Group
-"""What happens with independent actors: a segment is begun, a batch formed, a fragment dropped, a group aggregated."""
+"""Events with independent actors: a segment is begun, a batch formed, a fragment dropped, a group aggregated."""
 
 
 @dataclass

@@ -89,9 +89,9 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 class Cell(outcomes.Cell):
     """Setting that is trained.
 
-    Its question is `BOUNDS`, `SYNC` or `LAGS`; its task a key of `TASKS`; its method an admission, the name of a
-    fetch's cost, or a key of `CORRECTIONS`; its level a bound in batches, env steps between fetches, or a data lag in
-    batches.
+    Its question is `BOUNDS`, `SYNC` or `LAGS`, and its task a key of `TASKS`. Its method is an admission, the name of
+    a fetch's cost, or a key of `CORRECTIONS`. Its level is a bound in batches, env steps between fetches, or a data lag
+    in batches.
     """
 
     __slots__ = ()

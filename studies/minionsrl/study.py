@@ -1,6 +1,6 @@
 """Evaluation of "MinionsRL" (AAAI'24) on our engine: training runs, figures, and the paper's claims.
 
-A round takes as long and costs as much as the paper's, but has a sixteenth of its samples and gradients: 50 rounds of
+A round takes as long and costs as much as the paper's, but has a sixteenth of its samples and gradients. 50 rounds of
 the paper's 65,536 steps would take two cores a day for every curve. The targets fit so small a job, and were set before
 any training. Runs go on after they have reached them, so that the time to the target is read off the evaluations. A
 round's own mean return, by which a job would end, is that of a single episode if there are few actors. The scheduler is

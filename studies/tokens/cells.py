@@ -143,8 +143,11 @@ QUESTIONS = {
 
 
 class Cell(outcomes.Cell):
-    """Setting that is trained: its question is one of `QUESTIONS`, its method one of `METHODS`, with a comma and the
-    name of the question's variant unless that is empty; its level is a lag or a bound in batches."""
+    """Setting that is trained.
+
+    Its question is one of `QUESTIONS`. Its method is one of `METHODS`, with a comma and the name of the question's
+    variant unless that is empty. Its level is a lag or a bound in batches.
+    """
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """Two-dimensional convolution and max-pooling on images `[B, H, W, C]`, each in two equivalent forms.
 
-Accelerators use XLA's own convolution. On CPU its forward pass is fast with stride 1, but its gradient is 4 to 100
+Accelerators use XLA's own convolution. On CPU its forward pass is fast with stride 1. But its gradient is 4 to 100
 times slower inside a loop than outside (XLA does not call its fast kernels there), and training is a loop. So the CPU
 form turns blocks of pixels into channels, so that every stride is 1. The gradients of image and kernel are then forward
 convolutions again. For the same reason, the gradient of XLA's pooling, a scatter, has a dense form.

@@ -140,7 +140,7 @@ class PolicyNetwork(Optioned):
         return after if alive is None else where_rows(alive, after, before)
 
     def stored(self, carry: Carry) -> Carry:
-        """What learners get of the carry at a sequence's start."""
+        """Part of the carry at a sequence's start that learners get."""
         return carry if self.stores_carry else None
 
     def value_step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:

@@ -11,8 +11,9 @@ The models are gymnasium's files, and observations, rewards, health, reset noise
   capsule lies flatter than 60 degrees. For motion in a plane both are the same. For Ant, and for Humanoid after a
   fall, friction depends differently on its direction.
 
-The largest error of one step from MuJoCo's own state, over random actions, sinusoids and trained gaits (Hopper
-at 3 m/s, Walker2d at 2.8 m/s, HalfCheetah at 3.9 m/s), by limits on the solver's iterations / line searches:
+The table has the largest error of one step from MuJoCo's own state, by limits on the solver's iterations / line
+searches. Actions are random actions, sinusoids and trained gaits (Hopper at 3 m/s, Walker2d at 2.8 m/s, HalfCheetah at
+3.9 m/s).
 
 | task | error of | model's own | 8/16 | 4/8 | 2/4 |
 |---|---|---|---|---|---|

@@ -68,7 +68,7 @@ def dominated(timings: Mapping[str, Timing], kept: Sequence[str] = ()) -> dict[s
     """Systems that another one beats in seconds, dollars and staleness, each with the name of that one.
 
     A system is dominated if another one is shorter, cheaper and fresher, each by more than `MARGIN`, and makes no fewer
-    updates of a batch: a system with fewer updates is fresher in versions, but may learn less. Systems with equal
+    updates of a batch. A system with fewer updates is fresher in versions, but may learn less. Systems with equal
     timelines, such as those that differ in weights or corrections, do not dominate one another.
 
     Args:

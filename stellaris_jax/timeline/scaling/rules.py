@@ -209,8 +209,8 @@ class Nitro(Scaling):
     finite, R is nan and the number of actors stays. If the objective curves downwards nowhere, R is infinite and the
     fraction is 0.
 
-    Mode `artifact` follows the released code: it adds actors where R is *high*, decays R before scoring it, keeps both
-    R d^k and R in a window of n, and has a floor I_max d^(k k) instead of I_min, but at least I_min.
+    Mode `artifact` follows the released code. It adds actors where R is *high*, decays R before scoring it, and keeps
+    both R d^k and R in a window of n. It has a floor I_max d^(k k) instead of I_min, but at least I_min.
     """
 
     probe = "curvature"
