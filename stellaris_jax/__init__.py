@@ -6,7 +6,11 @@ gradient on which policy version, and one compiled program carries the plan out.
 
 from __future__ import annotations
 
+import time
+
 __version__ = "0.3.0.dev0"
+IMPORTED = time.time()
+"""Time at which the process began to import the package; what it executes was in the sources then."""
 
 __all__ = [
     "GAE",

@@ -17,6 +17,7 @@ from wide_env import Wide
 
 from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.cli import check_env as cli
+from stellaris_jax.config.sources import untuned
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.envs import Box, check_env, make, register
 from stellaris_jax.envs.registry import from_config
@@ -66,7 +67,27 @@ def test_spaces_decide_and_words_win(overrides: list[str], expected: dict[str, b
 
 def test_a_name_alone_keeps_the_rest_of_the_preset() -> None:
     named, chosen = (load_config([f"{key}={WIDE}"]) for key in ("env.name", "env"))
-    assert named.env.normalize_reward and not chosen.env.normalize_reward  # CartPole's
+    assert (named.algorithm.epochs, chosen.algorithm.epochs) == (4, 10)  # CartPole's, and those of untuned.yaml
+
+
+def test_suites_without_files_get_general_values() -> None:
+    config = load_config([f"env={WIDE}"])
+    algorithm = config.algorithm
+    assert (algorithm.epochs, algorithm.minibatches, algorithm.learning_rate) == (10, 8, 1e-3)
+    assert config.env.normalize_reward
+    changed = load_config([f"env={WIDE}", "algorithm.epochs=3", "env.normalize_reward=false"])
+    assert (changed.algorithm.epochs, changed.env.normalize_reward) == (3, False)
+    off_policy = load_config([f"env={WIDE}", "algorithm=sac"])
+    assert (off_policy.algorithm.epochs, off_policy.env.normalize_reward) == (1, False)
+    assert load_config(["env=gymnax/Reacher-misc"]).algorithm.epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("env", "says"), [("test/wide", True), ("gymnax/Reacher-misc", True), ("gymnax/cartpole", False),
+                      ("gymnax/CartPole-v1", False), ("diagnostic/truncation", False)],
+)  # fmt: skip
+def test_a_run_says_that_nothing_was_tuned(env: str, says: bool) -> None:
+    assert bool(untuned(env)) == says
 
 
 def test_a_stored_run_says_what_was_in_force(tmp_path: Path) -> None:
@@ -110,7 +131,7 @@ def test_check_env_measures_and_says_what_to_set(capsys: pytest.CaptureFixture[s
     out, err = capsys.readouterr()
     assert not said(err)
     assert re.search(r"^observations from -9\d\d.* to 9\d\d.*: normalised .env.normalize_observation=true.$", out, re.M)
-    assert re.search(r"^rewards from -1\d.* to -\d.*; set env.normalize_reward=true$", out, re.M)
+    assert re.search(r"^rewards from -1\d.* to -\d.*: normalised .env.normalize_reward=true.$", out, re.M)
     assert "actions from -1000 to 1000, reached by a policy's -1 to 1 (env.rescale_action=true)" in out
     cli.main(["test/wide", "env.normalize_observation=false", "env.rescale_action=false"])
     out, err = capsys.readouterr()

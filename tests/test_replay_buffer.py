@@ -15,7 +15,7 @@ from reference_replay import Step, transition
 
 from stellaris_jax import load_config
 from stellaris_jax.agent.losses.common import Samples
-from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.prepare import Collected
@@ -230,6 +230,7 @@ def test_numbers_that_are_not_finite_spoil_no_minibatch() -> None:
 @pytest.mark.parametrize(("overrides", "message"), [
     (["algorithm.options.updates_per_step=0.3"], "accepted: 0.3125"),
     (["algorithm.options.batch_size=64"], "must be at most the 48 transitions"),
+    (["algorithm.options.n_step=1000"], "n_step=1000 must be at most the"),
     (["total_steps=32"], "total_steps=32 must be more than algorithm.options.learning_starts=32"),
     (["algorithm.epochs=2"], "draws minibatches from a replay buffer"),
     (["env.normalize_reward=true"], "env.normalize_reward=true is not possible with algorithm.name=dqn"),
@@ -294,6 +295,21 @@ def test_a_damaged_file_costs_a_checkpoint(harm: str, tmp_path: Path) -> None:
     stored = [jax.tree.leaves(one.state.loader.fragments) for one in (last, whole)]
     for one, other in zip(*stored, strict=True):
         np.testing.assert_array_equal(one, other)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(("harm", "message"), [("link", "replay is a link"), ("folder", "is not a regular file")])
+def test_a_folder_that_no_save_could_write_is_refused_at_once(harm: str, message: str, tmp_path: Path) -> None:
+    trainer, checkpoints = trainer_of("engine.chunk_rounds=1"), Checkpoints(tmp_path / "checkpoints", keep=2)
+    saved_at(trainer, checkpoints, 16)
+    replay = tmp_path / "replay"
+    if harm == "link":
+        replay.rename(tmp_path / "elsewhere")
+        replay.symlink_to(tmp_path / "elsewhere")
+    else:
+        (replay / "000000000016-000000000024.transitions").mkdir()
+    with pytest.raises(RunError, match=message):
+        trainer_of("engine.chunk_rounds=1").restore(checkpoints)
     checkpoints.close()
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from stellaris_jax import load_config
 from stellaris_jax.engine import stored_programs as module
+from stellaris_jax.engine.mesh import compile_plainly
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.stored_programs import StoredPrograms, Untold, foreign_modules, parts_of, text_of
 
@@ -84,7 +87,7 @@ def test_another_program_is_not_taken_for_it(
         jax.config.update("jax_default_matmul_precision", "highest")
         request.addfinalizer(lambda: jax.config.update("jax_default_matmul_precision", None))
     else:
-        monkeypatch.setattr(module, "_code", lambda: "others")
+        monkeypatch.setattr(module, "_code", lambda: module.Code("others", module._sources()))
     lowering = Lowering()
     lowering.run(StoredPrograms(parts), name, shape)
     assert lowering.calls == 1 and len(files(cache)) == 2
@@ -98,12 +101,15 @@ def test_a_changed_source_or_package_changes_the_digest(tmp_path: Path, monkeypa
     (package / "engine" / "loss.py").write_text("CLIP = 0.2")
     monkeypatch.setattr(module.stellaris_jax, "__file__", str(package / "__init__.py"))
     monkeypatch.setattr(module, "_installed", lambda: (str(installed),))
-    digests = [module._code.__wrapped__()]
+    monkeypatch.setattr(module.stellaris_jax, "IMPORTED", time.time() + 10)
+    digests = [module._code.__wrapped__().digest]
     (package / "engine" / "loss.py").write_text("CLIP = 0.3")
-    digests.append(module._code.__wrapped__())
+    digests.append(module._code.__wrapped__().digest)
     (installed / "optax-0.2.5.dist-info").rename(installed / "optax-0.2.6.dist-info")
-    digests.append(module._code.__wrapped__())
+    digests.append(module._code.__wrapped__().digest)
     assert len(set(digests)) == 3
+    monkeypatch.setattr(module.stellaris_jax, "IMPORTED", time.time() - 10)
+    assert module._code.__wrapped__() is None, "a source was written after it was imported"
 
 
 @pytest.mark.parametrize("damage", ["short", "changed", "other", "empty"])
@@ -141,6 +147,65 @@ def test_a_folder_that_is_a_link_or_cannot_be_made_is_not_used(cache: Path, tmp_
     (cache / module.FOLDER).unlink()
     (cache / module.FOLDER).write_text("a file")
     Lowering().run(StoredPrograms(("parts",)))
+
+
+def test_nothing_is_kept_if_a_source_changes_while_a_program_is_compiled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowering, sources = Lowering(), module._sources()
+
+    def lower() -> jax.stages.Lowered:
+        monkeypatch.setattr(module, "_sources", lambda: [*sources[1:], (sources[0][0], 1, 1)])
+        return lowering()
+
+    StoredPrograms(("parts",)).compiled("f", np.ones((3, 3), np.float32), lower)
+    assert not files(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering = Lowering()
+    lowering.run(StoredPrograms(("parts",)))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
+    lowering.run(StoredPrograms(("parts",)))
+    assert lowering.calls == 1
+
+
+def test_files_that_vanish_meanwhile_stop_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Lowering().run(StoredPrograms(("parts",)))
+    monkeypatch.setattr(module, "LARGEST", 0)
+    (cache / module.FOLDER / "a folder").mkdir()
+    (cache / module.FOLDER / "nowhere").symlink_to("nowhere at all")
+    module._bound(cache / module.FOLDER)
+    module._bound(cache / "nowhere")
+
+
+def test_another_users_file_is_not_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering, own = Lowering(), os.geteuid()
+    lowering.run(StoredPrograms(("parts",)))
+    monkeypatch.setattr(module, "_folder", lambda: cache / module.FOLDER)
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    lowering.run(StoredPrograms(("parts",)))
+    assert lowering.calls == 2
+
+
+def test_programs_and_evaluations_compile_side_by_side(cache: Path) -> None:
+    """The locks of compilation and of the switch of JAX's cache are always taken in one order."""
+    threads = []
+    for number in range(8):
+        compiler = (module.compile_for_backend, compile_plainly)[number % 2]
+        arguments = (f"f{number}", np.ones((3, 3), np.float32), Lowering(number), compiler)
+        threads.append(threading.Thread(target=StoredPrograms((number,)).compiled, args=arguments, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(files(cache)) == 8
 
 
 def test_a_full_disk_stops_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +281,7 @@ def test_plugins_files_and_switched_off_caches_keep_nothing(cache: Path, monkeyp
     assert parts_of(config.replace({"plugins": ("own.py",)})) is None
     assert parts_of(config.replace({"env.kwargs": {"xml_file": "/a/b.xml"}})) is None
     assert parts_of(config.replace({"env.name": "gymnasium/own:Env-v0"})) is None
+    assert parts_of(config.replace({"env.name": "job/training"})) is None
     monkeypatch.setattr(module, "foreign_modules", lambda: iter(("own",)))
     assert parts_of(config) is None
 

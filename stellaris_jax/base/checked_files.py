@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
-from stellaris_jax.base.inputs import DOCUMENT, read_bytes
+from stellaris_jax.base.inputs import DOCUMENT, open_regular
 from stellaris_jax.base.outputs import write_atomically
 
 CHECKSUM = 32
 """Bytes of the checksum, which come first."""
 
 
-def read_checked(path: Path, limit: int = DOCUMENT) -> bytes | None:
-    """Contents of a file; `None` if there is none, it is damaged, or it has more than `limit` bytes."""
+def read_checked(path: Path, limit: int = DOCUMENT, own: bool = False) -> bytes | None:
+    """Contents of a file; `None` if there is none, it is damaged, or it cannot be read.
+
+    Args:
+      path: the file.
+      limit: most bytes.
+      own: whether a file that belongs to another user reads as if it were not there.
+    """
     try:
-        data = read_bytes(path, CHECKSUM + limit)
+        with open_regular(path, CHECKSUM + limit) as file:
+            if own and os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            data = file.read(CHECKSUM + limit + 1)
     except OSError:
         return None
     checksum, contents = data[:CHECKSUM], data[CHECKSUM:]
@@ -24,7 +34,6 @@ def read_checked(path: Path, limit: int = DOCUMENT) -> bytes | None:
 
 
 def write_checked(path: Path, contents: bytes) -> None:
-    """Replace a file atomically, if its folder can be written."""
+    """Replace a file atomically, if its folder is there and can be written."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, hashlib.sha256(contents).digest() + contents)

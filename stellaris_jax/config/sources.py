@@ -12,7 +12,7 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from stellaris_jax.base.commands import PACKAGE
+from stellaris_jax.base.commands import PACKAGE, command
 from stellaris_jax.config.stored import read_yaml
 
 AUTOMATIC = ("normalize_observation", "rescale_action")
@@ -46,6 +46,19 @@ def is_automatic(env: str) -> bool:
     return not _folder(suite).is_dir() and suite.lower() != DIAGNOSTIC
 
 
+def tuned_file(env: str) -> Path | None:
+    """File of an environment in `configs/env`, whatever the spelling of its name; `None` if there is none."""
+    suite, _, task = env.partition("/")
+    return next((file for file in sorted(_folder(suite).glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
+
+
+def untuned(env: str) -> list[str]:
+    """Sentences for the user of an environment without a file in `configs/env`."""
+    if tuned_file(env) is not None or env.lower().startswith(f"{DIAGNOSTIC}/"):
+        return []
+    return [f"{env} has no tuned settings; {command('tune')} env={env} searches for better ones"]
+
+
 def _folder(suite: str) -> Path:
     return shipped_configs() / "env" / suite.lower()
 
@@ -54,9 +67,8 @@ class SuiteSource(ConfigSource):
     """Hydra source of `env/<suite>/<name>` for names without a file of their own.
 
     Another spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets that file. Any other name sets only
-    the
-    name. In suites without any file, such as gymnasium, the keys of `AUTOMATIC` depend on the spaces. `load_config`
-    checks later whether the suite has the environment.
+    the name. In suites without any file, such as gymnasium, the values of `untuned.yaml` are set as well, and the keys
+    of `AUTOMATIC` depend on the spaces. `load_config` checks later whether the suite has the environment.
     """
 
     @staticmethod
@@ -77,11 +89,10 @@ class SuiteSource(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         name = config_path.removeprefix("env/").removesuffix(".yaml")
-        suite, _, task = name.partition("/")
-        folder = _folder(suite)
-        tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
-        about = {"name": name, **(dict.fromkeys(AUTOMATIC) if is_automatic(name) else {})}
-        node = OmegaConf.merge(read_yaml(tuned) if tuned else {}, {"env": about})
+        automatic = is_automatic(name)
+        values = shipped_configs() / "untuned.yaml" if automatic else tuned_file(name)
+        about = {"name": name, **(dict.fromkeys(AUTOMATIC) if automatic else {})}
+        node = OmegaConf.merge(read_yaml(values) if values else {}, {"env": about})
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 
 

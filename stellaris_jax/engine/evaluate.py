@@ -17,7 +17,7 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import EpisodeKeys, evaluation_key, folded
-from stellaris_jax.engine.mesh import COMPILING
+from stellaris_jax.engine.mesh import compile_plainly
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.stored_programs import StoredPrograms
@@ -236,9 +236,7 @@ class Evaluator:
             if len(seeds) not in self._programs:
                 arguments = (params, normalizers, seeds, stream)
                 lower = partial(self._run.lower, *arguments)
-                with COMPILING:
-                    program = self._stored.compiled("evaluation", arguments, lower, jax.stages.Lowered.compile)
-                self._programs[len(seeds)] = program
+                self._programs[len(seeds)] = self._stored.compiled("evaluation", arguments, lower, compile_plainly)
             return self._programs[len(seeds)]
 
     def over(self, seed_states: SeedStates, stream: int) -> Evaluation:

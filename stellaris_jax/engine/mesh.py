@@ -163,6 +163,10 @@ def threads_of(config: Config) -> int | None:
     return 1 if small and single and control and config.executor == "simulated" else None
 
 
+THREADS: list[str | None] = []
+"""Number of CPU threads (`NPROC`) at each call of `use_devices`; the first call may have started JAX with it."""
+
+
 @contextmanager
 def _starting(threads: int | None) -> Iterator[None]:
     """Context in which JAX starts with this number of CPU threads, unless the user has set `NPROC`."""
@@ -172,6 +176,7 @@ def _starting(threads: int | None) -> Iterator[None]:
     try:
         yield
     finally:
+        THREADS.append(os.environ.get("NPROC"))
         if not given:
             os.environ.pop("NPROC", None)
 
@@ -203,3 +208,9 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
             if not any(name in str(error) for name in CPU_OPTIONS):
                 raise
     return lowered.compile()
+
+
+def compile_plainly(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile a program without options."""
+    with COMPILING:
+        return lowered.compile()

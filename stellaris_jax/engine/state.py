@@ -24,7 +24,7 @@ from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.frames import REFERENCE, Frames, stored_once
 from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.learner import Cache, DataLoader
-from stellaris_jax.engine.mesh import AXIS, make_mesh
+from stellaris_jax.engine.mesh import AXIS, compile_plainly, make_mesh
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
@@ -153,7 +153,7 @@ class StateLayout:
         arguments = (drawn, numbers, hyper)
         made: Callable[..., EngineState] = self._init
         if self.stored and self.spec.devices == 1:
-            made = self.stored.compiled("state", arguments, partial(self._lowered, arguments), Lowered.compile)
+            made = self.stored.compiled("state", arguments, partial(self._lowered, arguments), compile_plainly)
         state: EngineState = jax.block_until_ready(made(*arguments))
         return state
 

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,10 +36,11 @@ import stellaris_jax
 from stellaris_jax.base.checked_files import read_checked, write_checked
 from stellaris_jax.base.inputs import read_bytes
 from stellaris_jax.base.machine import processor
+from stellaris_jax.config.env_texts import JOB
 from stellaris_jax.config.optioned import Numbered, numbers_of, options_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import code_of
-from stellaris_jax.engine.mesh import compile_for_backend
+from stellaris_jax.engine.mesh import THREADS, compile_for_backend
 
 FOLDER = "programs"
 """Folder of programs, within that of JAX's compilation cache."""
@@ -47,6 +48,8 @@ LARGEST = 1 << 30
 """Largest sum of the sizes of kept programs, in bytes; the least recently used ones are deleted."""
 MOST_NUMBERS = 1 << 22
 """Most numbers of arrays that are kept."""
+VARIABLES = ("XLA_", "JAX_", "TF_", "NPROC")
+"""Beginnings of environment variables that programs may depend on."""
 PRIVATE = 0o700
 """Permissions of the folder."""
 OURS = ("scripts", "benchmarks", "studies")
@@ -99,12 +102,10 @@ class StoredPrograms:
           devices: devices that it runs on; by default the first one.
         """
         path = self._path(name, arguments)
-        if path is None:
-            return compiler(lower())
-        program = _load(path, list(devices or jax.devices()[:1]))
+        program = None if path is None else _load(path, list(devices or jax.devices()[:1]))
         if program is None:
             lowered = lower()
-            if not _is_complete(lowered):
+            if path is None or not os.access(path.parent, os.W_OK) or not _is_complete(lowered):
                 return compiler(lowered)
             with _uncached():
                 program = compiler(lowered)
@@ -120,13 +121,12 @@ class StoredPrograms:
           make: makes them.
         """
         path = self._path(name, tuple(keys))
-        data = None if path is None else read_checked(path, 4 * MOST_NUMBERS)
+        data = None if path is None else read_checked(path, 4 * MOST_NUMBERS, own=True)
         if data:
             return jnp.asarray(np.frombuffer(data, "<f4").reshape(len(keys), -1))
         made = make()
         if path is not None and made.size <= MOST_NUMBERS:
-            write_checked(path, np.asarray(made).astype("<f4").tobytes())
-            _bound(path.parent)
+            _write(path, np.asarray(made).astype("<f4").tobytes())
         return made
 
     def _path(self, name: str, arguments: Any) -> Path | None:
@@ -143,8 +143,11 @@ class StoredPrograms:
 
 def parts_of(config: Config, *parts: Any) -> Any:
     """Parts for `StoredPrograms`; `None` if a program may depend on more than they tell, or nothing is to be kept."""
-    several = config.engine.distributed
-    if several or not config.engine.compile_cache or config.plugins or code_of(config) or any(foreign_modules()):
+    # The job that `env=job/...` schedules is composed from files, and may read a log.
+    unknown = (
+        config.plugins or code_of(config) or JOB in config.env.kwargs or config.env.name.lower().startswith(f"{JOB}/")
+    )
+    if config.engine.distributed or not config.engine.compile_cache or unknown or any(foreign_modules()):
         return None
     return (config.env, config.network, *parts)
 
@@ -178,26 +181,55 @@ def text_of(value: Any) -> str:
 
 
 def surroundings() -> str:
-    """Text of all that programs depend on besides their own settings: code, JAX's configuration, the machine."""
+    """Text of all that programs depend on besides their own settings: code, JAX's configuration, the machine.
+
+    Raises Untold if the sources are not those that this process has imported.
+    """
+    if (code := _code()) is None:
+        raise Untold("the sources have changed since this process began")
     values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    variables = {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_", "TF_", "NPROC"))}
+    names = (name for name in os.environ if name.startswith(VARIABLES) and "CACHE" not in name)
     devices = [(device.platform, device.device_kind, device.id) for device in jax.devices()]
     versions = (sys.version, jax.devices()[0].client.platform_version)
-    jax_text = f"{sorted(values.items(), key=lambda item: item[0])!r}\n{sorted(variables.items())}"
-    return f"{_code()}\n{versions}\n{devices}\n{len(os.sched_getaffinity(0))} {processor()}\n{jax_text}"
+    jax_text = f"{sorted(values.items(), key=lambda item: item[0])!r}\n{sorted((n, os.environ[n]) for n in names)}"
+    threads = (len(os.sched_getaffinity(0)), THREADS[:1])
+    return f"{code.digest}\n{versions}\n{devices}\n{threads} {processor()}\n{jax_text}"
+
+
+class Code(NamedTuple):
+    """Code that programs are made with.
+
+    Attributes:
+      digest: digest of this package's sources, and of names, versions and times of installation of all packages.
+      sources: names, sizes and times of the last change of this package's sources.
+    """
+
+    digest: str
+    sources: list[tuple[str, int, int]]
 
 
 @cache
-def _code() -> str:
-    """Digest of this package's sources, and of names and versions of all installed packages."""
+def _code() -> Code | None:
+    """Code of this process; `None` if a source was written after the process had begun to import it."""
     digest = hashlib.sha256()
     root = Path(stellaris_jax.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + read_bytes(path) + b"\0")
+    sources = _sources()
+    if any(written > (stellaris_jax.IMPORTED - 1.0) * 1e9 for _, _, written in sources):
+        return None
+    for name, _, _ in sources:
+        digest.update(f"{name}\n".encode() + read_bytes(root / name) + b"\0")
     for place in _installed():
         with suppress(OSError):
-            digest.update(repr(sorted(name for name in os.listdir(place) if name.endswith(".dist-info"))).encode())
-    return digest.hexdigest()
+            packages = [entry for entry in os.scandir(place) if entry.name.endswith((".dist-info", ".egg-info"))]
+            digest.update(repr(sorted((entry.name, entry.stat().st_mtime_ns) for entry in packages)).encode())
+    return Code(digest.hexdigest(), sources)
+
+
+def _sources() -> list[tuple[str, int, int]]:
+    """Sources of this package: their names, sizes, and times of the last change in nanoseconds."""
+    root = Path(stellaris_jax.__file__).parent
+    files = ((path.relative_to(root).as_posix(), path.stat()) for path in sorted(root.rglob("*.py")))
+    return [(name, about.st_size, about.st_mtime_ns) for name, about in files]
 
 
 @cache
@@ -262,7 +294,7 @@ def _uncached() -> Iterator[None]:
 
 def _load(path: Path, devices: list[jax.Device]) -> jax.stages.Compiled | None:
     """Program of a file; `None` if there is none, or it cannot be loaded, in which case it is deleted."""
-    data = read_checked(path, LARGEST)
+    data = read_checked(path, LARGEST, own=True)
     if data is None:
         return None
     try:
@@ -270,27 +302,39 @@ def _load(path: Path, devices: list[jax.Device]) -> jax.stages.Compiled | None:
         program: jax.stages.Compiled = serialize_executable.deserialize_and_load(
             payload, in_tree, out_tree, execution_devices=devices
         )
-        os.utime(path)
-        return program
     except Exception:  # whatever pickle, JAX and XLA raise: the program is compiled again
         with suppress(OSError):
             path.unlink()
         return None
+    with suppress(OSError):
+        os.utime(path)
+    return program
 
 
 def _keep(path: Path, program: jax.stages.Compiled) -> None:
-    """Write a program into its file, unless it cannot be serialised or written; then it is compiled again next time."""
-    with suppress(Exception):
-        write_checked(path, pickle.dumps(serialize_executable.serialize(program)))
+    """Write a program into its file, unless it cannot be serialised; then it is compiled again next time."""
+    with suppress(Exception):  # whatever JAX and XLA raise
+        _write(path, pickle.dumps(serialize_executable.serialize(program)))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, unless sources have changed meanwhile, so that parts imported late may be newer than the key."""
+    if (code := _code()) is not None and code.sources == _sources():
+        write_checked(path, data)
         _bound(path.parent)
 
 
 def _bound(folder: Path) -> None:
-    """Delete the least recently used programs above `LARGEST`."""
-    entries = [(entry.stat(follow_symlinks=False), entry.path) for entry in os.scandir(folder)]
-    entries.sort(key=lambda item: -item[0].st_mtime_ns)
+    """Delete the least recently used programs above `LARGEST`; other processes may write and delete meanwhile."""
+    entries = []
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            with suppress(OSError):
+                about = entry.stat(follow_symlinks=False)
+                entries.append((about.st_mtime_ns, about.st_size, entry.path))
     total = 0
-    for about, path in entries:
-        total += about.st_size
+    for _, size, path in sorted(entries, reverse=True):
+        total += size
         if total > LARGEST:
-            os.unlink(path)
+            with suppress(OSError):
+                os.unlink(path)

@@ -17,6 +17,7 @@ from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
+from stellaris_jax.config.sources import untuned
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.config.trust import Trust, admit
@@ -67,7 +68,7 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
             closing(make_display(Console(), title, config.rounds, config.run.progress, clock(config.executor)))
         )
         signals = stack.enter_context(Signals(display.note, display.leave))
-        for sentence in () if config.resume else comparison(config):
+        for sentence in () if config.resume else (*untuned(config.env.name), *comparison(config)):
             display.note(sentence)
         return train_within(run_dir, config, display, signals, ProgramCache(), callbacks)
 

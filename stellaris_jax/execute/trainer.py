@@ -276,6 +276,8 @@ class Trainer(Fixed):
             restored, saved, data = read.restore(abstract, note)
         else:
             log = self._replay_log(checkpoints)
+            if train:
+                log.check()
 
             def check(data: dict[str, Any]) -> None:
                 marks = data["replay"] if train else []  # evaluation needs no transitions

@@ -6,6 +6,7 @@ The result is cached on disk by a digest of its program and seed, as arrays.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
             compiled = compiled or _compiled(lowered, config)
             params = np.asarray(compiled(np.uint32(seed)))
             if place is not None:
+                with suppress(OSError):
+                    place.parent.mkdir(parents=True, exist_ok=True)
                 write_checked(place, params.astype("<f4").tobytes())
         rows.append(params)
     statistics = normalizer.init(network.observation_space.shape)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.arrays import read_array
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.outputs import refuse_links, rewriting
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.replay_buffer import Transitions
@@ -63,6 +64,16 @@ class ReplayLog:
         self.directory, self.envs, self.samples = directory, envs, samples
         self._marks: list[Mark] = []
         self._needed: deque[list[Mark]] = deque(maxlen=max(2, keep))
+
+    def check(self) -> None:
+        """Raise RunError if the directory holds something that a save could not replace."""
+        if self.directory.is_symlink():
+            raise RunError(
+                f"{self.directory} is a link, through which nothing is written; put the folder in its place."
+            )
+        for path in sorted(self.directory.glob(f"*{SUFFIX}")):
+            if not path.is_file():
+                raise RunError(f"{path} is not a regular file; move it away.")
 
     def save(self, loader: DataLoader) -> list[list[Any]]:
         """Write the batches that are new; returns the marks of all files that the buffer is in, as JSON data.

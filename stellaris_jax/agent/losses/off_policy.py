@@ -106,6 +106,12 @@ class OffPolicy(PolyakTarget):
             "learning starts (algorithm.options.learning_starts, algorithm.options.buffer_size and the env steps of a "
             "round).",
         )
+        held = buffer.batches * algorithm.rollout_length
+        yield (
+            buffer.steps <= held,
+            f"algorithm.options.n_step={buffer.steps} must be at most the {held} steps of each environment that "
+            f"algorithm.options.buffer_size={options['buffer_size']} keeps.",
+        )
         yield (
             config.rounds > buffer.waiting,
             f"total_steps={config.total_steps} must be more than algorithm.options.learning_starts="
