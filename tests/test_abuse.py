@@ -82,7 +82,9 @@ def test_what_goes_on_after_a_full_disk_says_nothing(tmp_path: Path, monkeypatch
     """TensorStore's threads find Orbax's event loop closed; each printed a traceback of a hundred lines."""
     raised: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", raised.append)
-    Checkpoints(tmp_path / "checkpoints", keep=1).close()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    assert checkpoints.rounds() == []  # opened by Orbax
+    checkpoints.close()
     loop = asyncio.new_event_loop()
     loop.close()
     for call_, error in ((lambda: loop.call_soon_threadsafe(print), RuntimeError), (lambda: 1 / 0, ZeroDivisionError)):

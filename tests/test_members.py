@@ -11,7 +11,7 @@ import pytest
 from training import clockwork, leaves, scalable
 
 from stellaris_jax import Config, ConfigError, Population, Trainer, load_config
-from stellaris_jax.engine import program, seed_states
+from stellaris_jax.engine import mesh, seed_states
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
          "algorithm.minibatches=4", "network.hidden=[8]", "system.learners=4", "total_steps=384",
@@ -181,8 +181,8 @@ def test_no_number_of_one_run_reaches_another() -> None:
 
 def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    compile_ = program.compile_for_backend
-    monkeypatch.setattr(program, "compile_for_backend", lambda lowered: compiled.append(1) or compile_(lowered))
+    compile_ = mesh._compile
+    monkeypatch.setattr(mesh, "_compile", lambda lowered: compiled.append(1) or compile_(lowered))
     population = Population([small().replace({"algorithm.learning_rate": rate}) for rate in (0.1, 0.01, 0.001)])
     population.run(2)
     assert compiled == [1] and population.engines == 1
