@@ -35,7 +35,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import stellaris_jax
 from stellaris_jax.base.checked_files import read_checked, write_checked
 from stellaris_jax.base.inputs import read_bytes
-from stellaris_jax.base.machine import processor
+from stellaris_jax.base.machine import cores, processor
 from stellaris_jax.config.env_texts import JOB
 from stellaris_jax.config.optioned import Numbered, numbers_of, options_of
 from stellaris_jax.config.tree import Config
@@ -192,7 +192,7 @@ def surroundings() -> str:
     devices = [(device.platform, device.device_kind, device.id) for device in jax.devices()]
     versions = (sys.version, jax.devices()[0].client.platform_version)
     jax_text = f"{sorted(values.items(), key=lambda item: item[0])!r}\n{sorted((n, os.environ[n]) for n in names)}"
-    threads = (len(os.sched_getaffinity(0)), THREADS[:1])
+    threads = (cores(), THREADS[:1])
     return f"{code.digest}\n{versions}\n{devices}\n{threads} {processor()}\n{jax_text}"
 
 
@@ -258,7 +258,7 @@ def foreign_modules() -> Iterator[str]:
 def _folder() -> Path | None:
     """Folder of programs, made if need be; `None` if there is no such folder that only this user can open."""
     cache_dir = jax.config.values["jax_compilation_cache_dir"]
-    if not cache_dir or "://" in cache_dir:
+    if not cache_dir or "://" in cache_dir or not hasattr(os, "geteuid"):  # Windows has other permissions
         return None
     folder = Path(cache_dir) / FOLDER
     try:
