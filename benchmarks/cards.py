@@ -106,13 +106,13 @@ def measure(
     return runs
 
 
-def read(kept: Path) -> list[Figures]:
-    """Runs of a file, none if there is no file. Raises ConfigError if a line is not a run."""
+def read(kept: Path, keys: Collection[str] = ("job", "way", "repeat")) -> list[Figures]:
+    """Runs of a file, none if there is no file. Raises ConfigError if a line is not a run, which has these keys."""
     runs = []
     for number, line in enumerate(kept.read_text().splitlines() if kept.exists() else [], 1):
         try:
             runs.append(json.loads(line))
-            if not {"job", "way", "repeat"} <= {*runs[-1]}:
+            if not {*keys} <= {*runs[-1]}:
                 raise ValueError
         except (ValueError, TypeError):
             raise ConfigError(f"--kept={kept}: line {number} is not a run; delete it, or name another file.") from None

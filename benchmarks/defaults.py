@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from benchmarks.cards import read
 from benchmarks.process import execute, figures
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import mean_ci95, welch
@@ -58,8 +59,7 @@ def measure(
     Raises:
       ConfigError, RunError: a run failed.
     """
-    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    rows = [row for row in rows if row["steps_asked"] == steps]
+    rows = [row for row in read(kept, ("env", "way", "seed", "steps_asked")) if row["steps_asked"] == steps]
     done, lock = {(row["env"], row["way"], row["seed"]) for row in rows}, Lock()
     runs: dict[str, Callable[[str, int, int], Row]] = {
         name: partial(ours, tuple(given)) for name, given in ways.items()

@@ -92,7 +92,7 @@ def cores() -> int:
 
 
 @cache
-def processor() -> str:
+def cpu_features() -> str:
     """Model and features of the processor, for which programs are compiled."""
     with suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

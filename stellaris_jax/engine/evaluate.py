@@ -20,7 +20,7 @@ from stellaris_jax.engine.keys import EpisodeKeys, evaluation_key, folded
 from stellaris_jax.engine.mesh import compile_plainly
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
-from stellaris_jax.engine.stored_programs import StoredPrograms
+from stellaris_jax.engine.stored_programs import NONE, StoredPrograms
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.envs.watch import Watchdog
 
@@ -213,7 +213,7 @@ class Evaluator:
         network: PolicyNetwork,
         config: Config,
         episodes: int,
-        stored: StoredPrograms | None = None,
+        stored: StoredPrograms = NONE,
     ):
         def run(
             params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
@@ -225,7 +225,7 @@ class Evaluator:
 
             return jax.vmap(evaluate_seed)(params, normalizers, seeds)
 
-        self._run, self._lock, self._stored = jax.jit(run), threading.Lock(), stored or StoredPrograms()
+        self._run, self._lock, self._stored = jax.jit(run), threading.Lock(), stored
         self._programs: dict[int, jax.stages.Compiled] = {}
 
     def _program(

@@ -164,7 +164,7 @@ def threads_of(config: Config) -> int | None:
 
 
 THREADS: list[str | None] = []
-"""Number of CPU threads (`NPROC`) at each call of `use_devices`; the first call may have started JAX with it."""
+"""Number of CPU threads (`NPROC`) at the first call of `use_devices`, which may have started JAX with it."""
 
 
 @contextmanager
@@ -176,7 +176,8 @@ def _starting(threads: int | None) -> Iterator[None]:
     try:
         yield
     finally:
-        THREADS.append(os.environ.get("NPROC"))
+        if not THREADS:
+            THREADS.append(os.environ.get("NPROC"))
         if not given:
             os.environ.pop("NPROC", None)
 

@@ -40,7 +40,7 @@ from stellaris_jax.engine.round_steps import RoundSteps, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, StateLayout, of_one_seed
-from stellaris_jax.engine.stored_programs import StoredPrograms
+from stellaris_jax.engine.stored_programs import NONE, StoredPrograms
 from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -68,10 +68,10 @@ class Engine:
         env: VecEnv | None,
         network: PolicyNetwork,
         spec: ProgramSpec,
-        stored: StoredPrograms | None = None,
+        stored: StoredPrograms = NONE,
     ):
         self.options, self.env, self.network = options, env, network
-        self.spec, self.shape, self.stored = spec, spec.shape, stored or StoredPrograms()
+        self.spec, self.shape, self.stored = spec, spec.shape, stored
         # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
         self.aggregator = partial(aggregator_of, spec, network, self.axis)

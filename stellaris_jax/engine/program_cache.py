@@ -42,15 +42,22 @@ class ProgramCache:
     def engine(self, config: Config, env: VecEnv | None, network: PolicyNetwork, spec: ProgramSpec) -> Engine:
         """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
         kind = HostEngine if spec.collection is not None and spec.host_fragments else Engine
-        stored = StoredPrograms(parts_of(config, kind, network.observation_space, network.action_space, spec))
-        return self._once(("engine", *_shape(config), spec), lambda: kind(config.env, env, network, spec, stored))
+
+        def make() -> Engine:
+            parts = parts_of(config, kind, network.observation_space, network.action_space, spec)
+            return kind(config.env, env, network, spec, StoredPrograms(parts))
+
+        return self._once(("engine", *_shape(config), spec), make)
 
     def evaluator(self, config: Config, env: VecEnv, network: PolicyNetwork, episodes: int) -> Evaluator:
         """Evaluator that plays `episodes` episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         played: VecEnv = getattr(env, "evaluation", env)
-        stored = StoredPrograms(parts_of(config, *key))
-        return self._once(key, lambda: Evaluator(played, network, config, episodes, stored))
+
+        def make() -> Evaluator:
+            return Evaluator(played, network, config, episodes, StoredPrograms(parts_of(config, *key)))
+
+        return self._once(key, make)
 
     def probe(self, config: Config, network: PolicyNetwork, spec: ProgramSpec, kind: str) -> Probe | None:
         """Probe that takes a scaling rule's measurements."""

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.stages import Lowered
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import AdvantageInputs, Samples, Steps, Transition
@@ -29,7 +28,7 @@ from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.store import PARTIAL_SUMS, Store, init_store
-from stellaris_jax.engine.stored_programs import StoredPrograms
+from stellaris_jax.engine.stored_programs import NONE, StoredPrograms
 from stellaris_jax.engine.transitions import Window
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -129,11 +128,11 @@ class StateLayout:
         network: PolicyNetwork,
         spec: ProgramSpec,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
-        stored: StoredPrograms | None = None,
+        stored: StoredPrograms = NONE,
     ):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
-        self.aggregator, self.stored = aggregator, stored or StoredPrograms()
+        self.aggregator, self.stored = aggregator, stored
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -151,15 +150,13 @@ class StateLayout:
         numbers = np.asarray(seeds, np.uint32)
         drawn = self._drawn(numbers) if params is None else jnp.asarray(params)
         arguments = (drawn, numbers, hyper)
-        made: Callable[..., EngineState] = self._init
         if self.stored and self.spec.devices == 1:
-            made = self.stored.compiled("state", arguments, partial(self._lowered, arguments), compile_plainly)
+            # `_init` is asked for only if the program is not on disk: it traces the state's shapes.
+            made = self.stored.compiled("state", arguments, lambda: self._init.lower(*arguments), compile_plainly)
+        else:
+            made = self._init
         state: EngineState = jax.block_until_ready(made(*arguments))
         return state
-
-    def _lowered(self, arguments: tuple[Any, ...]) -> Lowered:
-        lowered: Lowered = self._init.lower(*arguments)  # type: ignore[attr-defined]
-        return lowered
 
     def _drawn(self, seeds: np.ndarray) -> jax.Array:
         """Initial parameters `[S, P]`; those of seeds drawn before are on disk, because LAPACK takes long to start."""
@@ -178,7 +175,7 @@ class StateLayout:
         return jax.jit(partial(jax.lax.map, lambda seed: network.init(SeedKeys.of(jax.random.key(seed)).params)))
 
     @cached_property
-    def _init(self) -> Callable[[jax.Array, np.ndarray, Hyper], EngineState]:
+    def _init(self) -> Any:
         layout = weakref.proxy(self)  # a strong reference would be a cycle, and keep compiled programs alive
 
         def init(params: jax.Array, seeds: jax.Array, hyper: Hyper) -> EngineState:

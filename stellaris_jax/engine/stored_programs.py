@@ -35,7 +35,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import stellaris_jax
 from stellaris_jax.base.checked_files import read_checked, write_checked
 from stellaris_jax.base.inputs import read_bytes
-from stellaris_jax.base.machine import cores, processor
+from stellaris_jax.base.machine import cores, cpu_features
 from stellaris_jax.config.env_texts import JOB
 from stellaris_jax.config.optioned import Numbered, numbers_of, options_of
 from stellaris_jax.config.tree import Config
@@ -77,6 +77,7 @@ class StoredPrograms:
 
     def __init__(self, parts: Any = None):
         self._text = None
+        self._found: dict[Path, jax.stages.Compiled] = {}
         with suppress(Untold):
             self._text = None if parts is None else "\n".join((text_of(parts), surroundings()))
 
@@ -102,14 +103,20 @@ class StoredPrograms:
           devices: devices that it runs on; by default the first one.
         """
         path = self._path(name, arguments)
-        program = None if path is None else _load(path, list(devices or jax.devices()[:1]))
-        if program is None:
-            lowered = lower()
-            if path is None or not os.access(path.parent, os.W_OK) or not _is_complete(lowered):
-                return compiler(lowered)
-            with _uncached():
-                program = compiler(lowered)
-            _keep(path, program)
+        if path is None:
+            return compiler(lower())
+        if path not in self._found:
+            program = _load(path, list(devices or jax.devices()[:1]))
+            self._found[path] = program or self._compiled(path, lower(), compiler)
+        return self._found[path]
+
+    def _compiled(self, path: Path, lowered: jax.stages.Lowered, compiler: Compile) -> jax.stages.Compiled:
+        """Compile a program, and keep it if that is possible."""
+        if not os.access(path.parent, os.W_OK) or not _is_complete(lowered):
+            return compiler(lowered)
+        with _uncached():
+            program = compiler(lowered)
+        _keep(path, program)
         return program
 
     def rows(self, name: str, keys: Sequence[int], make: Callable[[], jax.Array]) -> Any:
@@ -141,6 +148,10 @@ class StoredPrograms:
         return folder / f"{name}-{digest[:48]}"
 
 
+NONE = StoredPrograms()
+"""Programs that are not kept."""
+
+
 def parts_of(config: Config, *parts: Any) -> Any:
     """Parts for `StoredPrograms`; `None` if a program may depend on more than they tell, or nothing is to be kept."""
     # The job that `env=job/...` schedules is composed from files, and may read a log.
@@ -148,6 +159,8 @@ def parts_of(config: Config, *parts: Any) -> Any:
         config.plugins or code_of(config) or JOB in config.env.kwargs or config.env.name.lower().startswith(f"{JOB}/")
     )
     if config.engine.distributed or not config.engine.compile_cache or unknown or any(foreign_modules()):
+        return None
+    if _folder() is None:  # then the digest of all sources is for nothing
         return None
     return (config.env, config.network, *parts)
 
@@ -192,8 +205,8 @@ def surroundings() -> str:
     devices = [(device.platform, device.device_kind, device.id) for device in jax.devices()]
     versions = (sys.version, jax.devices()[0].client.platform_version)
     jax_text = f"{sorted(values.items(), key=lambda item: item[0])!r}\n{sorted((n, os.environ[n]) for n in names)}"
-    threads = (cores(), THREADS[:1])
-    return f"{code.digest}\n{versions}\n{devices}\n{threads} {processor()}\n{jax_text}"
+    threads = (cores(), THREADS)
+    return f"{code.digest}\n{versions}\n{devices}\n{threads} {cpu_features()}\n{jax_text}"
 
 
 class Code(NamedTuple):
