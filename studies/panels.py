@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def panels(
     rates: Sequence[str] = (),
     joined: bool = True,
     bars: str = "over seeds",
+    possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
 
@@ -47,6 +49,7 @@ def panels(
       rates: learning rates that may be named, on a logarithmic axis, if that is what is measured.
       joined: whether lines join the points of a curve; not for settings without an order.
       bars: what the intervals are over.
+      possible: least and largest value that is possible, at which intervals are cut.
     """
     figure = titled(title, 3.4)
     styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
@@ -54,6 +57,7 @@ def panels(
         axes = figure.add_subplot(1, len(tasks), number)
         for index, (method, points) in enumerate(curves.items()):
             middle, low, high = np.array(points).T
+            low, high = np.clip(low, *possible), np.clip(high, *possible)
             places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
             colour, line, marker = styles[method]
             style = line if joined else ""

@@ -12,6 +12,7 @@ from drawn import assert_picture
 from scenarios import used
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.base.statistics import rank_area
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import WARNINGS
 from stellaris_jax.timeline import Timeline
@@ -205,7 +206,7 @@ def test_what_goes_on_for_longer_rings_no_more() -> None:
     """A diagnostic that rises in every run is highest in those that do not collapse, and equal up to each collapse."""
     cell, rising = Cell("cartpole", "async", 8, "1e-3"), np.arange(POINTS) / POINTS
     known = [warnings.Sample(cell, 2, fall, rising) for fall in (5, 9, None, None)]
-    assert warnings.rank_area(*warnings.peaks(known, True), True) == 0.0
+    assert rank_area(*warnings.peaks(known, True)) == 0.0
     assert warnings.concordance(known, True, lambda cell: cell) == 0.5
     assert np.isnan(warnings.concordance(known[2:], True, lambda cell: cell))
 

@@ -70,6 +70,14 @@ def test_seeds_that_share_no_range_are_shown_at_least(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_without_stale_gradients_shows_returns_alone(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run"))
+    shown = len(run_figure(run).axes)
+    for record in run.rounds:
+        record |= {"staleness_max": 0, "staleness_mean": 0.0}
+    assert len(run_figure(run).axes) == shown - 2
+
+
 def test_a_run_shows_how_many_groups_of_each_round_escaped(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", rounds=4, evaluations=2))
     assert len(run_figure(run).axes) == 5, "runs of earlier versions have not counted groups"

@@ -117,6 +117,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def rank_area(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Probability that one of ours exceeds one of theirs, ties counted half: Mann and Whitney's U over all pairs.
+
+    If ours are values with an event and theirs without, it is the area under the ROC curve. NaN without any pair.
+
+    >>> rank_area(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
+    0.875
+    >>> round(rank_area(np.array([3.0]), np.array([1.0, 2.0, 3.0])), 4)
+    0.8333
+    """
+    if not ours.size * theirs.size:
+        return float("nan")
+    difference = np.subtract.outer(ours, theirs)
+    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
 def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Curves, linearly interpolated on `points` even steps of their common range.
 

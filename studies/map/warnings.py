@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stellaris_jax.base.statistics import rank_area
 from stellaris_jax.execute.records import WARNINGS
 from studies.map.cells import TASKS, Cell
 from studies.map.choices import LEARNED, collapse
@@ -84,19 +85,14 @@ def peaks(runs: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
     return np.array(collapsed), np.array([most(run.seen()) for run in runs if run.fall is None])
 
 
-def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
-    """Probability that a collapsed run looks more alarming than a sound one (Mann and Whitney's U).
+def _alarming(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
+    """Probability that a collapsed run looks more alarming than a sound one, by their most alarming values.
 
     Args:
-      collapsed: most alarming value of each collapsed run.
-      sound: most alarming value of each sound run.
+      collapsed, sound: those of runs of either kind.
       above: whether large values alarm.
-
-    >>> rank_area(np.array([3.0, 2.0]), np.array([1.0, 2.0]), True)
-    0.875
     """
-    difference = np.subtract.outer(collapsed, sound) * (1 if above else -1)
-    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+    return rank_area(collapsed, sound) if above else rank_area(-collapsed, -sound)
 
 
 def concordance(runs: Sequence[Sample], above: bool, alike: Callable[[Cell], object]) -> float:
@@ -127,7 +123,7 @@ def concordance(runs: Sequence[Sample], above: bool, alike: Callable[[Cell], obj
                 if other.learned < run.fall and (other.fall is None or other.fall > run.fall)
             ]
             if others:
-                wins += len(others) * rank_area(np.array([most(run.seen())]), np.array(others), above)
+                wins += len(others) * _alarming(np.array([most(run.seen())]), np.array(others), above)
                 pairs += len(others)
     return wins / pairs if pairs else float("nan")
 
@@ -148,7 +144,7 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
     first, second = samples(chosen_on, name), samples(judged_on, name)
     if any(not side.size for runs in (first, second) for side in peaks(runs, True)):
         return None
-    above = max((True, False), key=lambda side: rank_area(*peaks(first, side), side))
+    above = max((True, False), key=lambda side: _alarming(*peaks(first, side), side))
     collapsed, sound = peaks(first, above)
     sign = 1 if above else -1
     candidates = np.unique(np.concatenate([collapsed, sound]))
@@ -167,7 +163,7 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
         float(np.mean(sign * collapsed >= sign * threshold)),
         float(np.mean(sign * sound >= sign * threshold)),
         float(np.median(leads)) if leads else float("nan"),
-        rank_area(collapsed, sound, above),
+        _alarming(collapsed, sound, above),
         concordance(second, above, lambda cell: (cell.learners, cell.rate, cell.variation)),
         concordance(second, above, lambda cell: cell),
         len(collapsed),

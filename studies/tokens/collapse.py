@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 
+from stellaris_jax.base.statistics import rank_area
 from studies import panels
 from studies.claims import Claim, beyond
 from studies.outcomes import POINTS, Outcome
@@ -34,17 +34,9 @@ class Separation(NamedTuple):
     high: float
 
 
-def area_under_curve(values: np.ndarray, events: np.ndarray) -> float:
-    """Probability that a value with an event exceeds one without, ties counted half; NaN without both kinds.
-
-    >>> area_under_curve(np.array([1.0, 2.0, 3.0, 3.0]), np.array([False, False, True, False]))
-    0.8333333333333334
-    """
-    with_event = int(events.sum())
-    if not 0 < with_event < len(events):
-        return float("nan")
-    ranks = float(rankdata(values)[events].sum()) - with_event * (with_event + 1) / 2.0
-    return ranks / (with_event * (len(events) - with_event))
+def _area(values: np.ndarray, events: np.ndarray) -> float:
+    """Area under the ROC curve of values `[runs]` that announce events `[runs]`."""
+    return rank_area(values[events], values[~events])
 
 
 def area_within(values: np.ndarray, events: np.ndarray, groups: Sequence[object]) -> float:
@@ -60,7 +52,7 @@ def area_within(values: np.ndarray, events: np.ndarray, groups: Sequence[object]
         rows = np.flatnonzero([group == other for other in groups])
         number = int(events[rows].sum()) * int((~events[rows]).sum())
         if number:
-            total += number * area_under_curve(values[rows], events[rows])
+            total += number * _area(values[rows], events[rows])
             pairs += number
     return total / pairs if pairs else float("nan")
 
@@ -78,10 +70,10 @@ def separation(values: np.ndarray, events: np.ndarray, places: Sequence[object])
     drawn = []
     for _ in range(DRAWS):
         rows = np.concatenate([groups[number] for number in random.integers(len(groups), size=len(groups))])
-        drawn.append(area_under_curve(values[rows], events[rows]))
+        drawn.append(_area(values[rows], events[rows]))
     known = np.array(drawn)[np.isfinite(drawn)]
     low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (np.nan, np.nan)
-    return Separation(area_under_curve(values, events), float(low), float(high))
+    return Separation(_area(values, events), float(low), float(high))
 
 
 def healthy(run: Outcome, moment: int) -> bool:
@@ -114,7 +106,8 @@ def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:
     header = ("moment", "record", "side", "area", "low", "high", "area_at_rate", "collapse", "runs")
     study.table("collapse", header, rows)
     ticks = {"addition": [f"{name}\n{side}" for name, (side, _) in SIGNALS.items()]}
-    title = "How well a record announces a later collapse"
-    panels.panels({"addition": curves}, ticks, "record, and its side", "area under the ROC curve",
-                  study.picture("collapse"), title, joined=False, bars="over methods and ages")  # fmt: skip
+    title, picture = "How well a record announces a later collapse", study.picture("collapse")
+    axis, measure, over = "record, and its side", "area under the ROC curve", "over methods and ages"
+    tasks, possible = {"addition": curves}, (0.0, 1.0)
+    panels.panels(tasks, ticks, axis, measure, picture, title, joined=False, bars=over, possible=possible)
     return made

@@ -62,7 +62,7 @@ class Judged:
                     for name in part
                 }
                 ticks[panel] = [str(level) for level in levels]
-        panels.panels(curves, ticks, axis, "share right", study.picture(figure), title)
+        panels.panels(curves, ticks, axis, "share right", study.picture(figure), title, possible=(0.0, 1.0))
 
 
 def _row(runs: Sequence[Outcome]) -> list[Any]:

@@ -58,5 +58,6 @@ def scale(study: Study) -> list[Claim] | None:
         }
         ticks[size] = [str(level) for level in about.levels]
     title = "Share of right completions at the end, by the policy's number of parameters"
-    panels.panels(curves, ticks, "updates that completions are old", "share right", study.picture("scale"), title)
+    axis, picture = "updates that completions are old", study.picture("scale")
+    panels.panels(curves, ticks, axis, "share right", picture, title, possible=(0.0, 1.0))
     return claims
