@@ -55,7 +55,7 @@ PEERS = {
         ("rejax", "gymnax", "brax"),
         (
             *("cartpole_small", "cartpole_large", "hopper_spring", "minatar_spaceinvaders"),
-            *("cartpole", "acrobot", "asterix_minatar", "breakout_minatar"),
+            *("cartpole", "acrobot", "asterix_minatar", "breakout_minatar", "breakout_by_dqn"),
             *OFF_POLICY,
         ),
     ),

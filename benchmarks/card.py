@@ -44,6 +44,8 @@ JOBS: dict[str, list[str]] = {
     "breakout": ["env=gymnax/breakout_minatar", "engine.chunk_rounds=8"],
     "hopper": ["env=brax/hopper", "engine.chunk_rounds=2"],
     "hopper, 2048 x 10": [*THROUGHPUT["hopper_spring"], "system=central", "engine.chunk_rounds=4"],
+    "cartpole, DQN": [*THROUGHPUT["cartpole_dqn"], "system=central"],
+    "pendulum, SAC": [*THROUGHPUT["pendulum_sac"], "system=central"],
     "addition": [*TOKENS["tokens_addition"], "system=central"],
     "addition, 16 seeds": [*TOKENS["tokens_population"], "system=central"],
     "addition, 20M parameters": [

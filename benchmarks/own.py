@@ -118,6 +118,7 @@ RETURN: dict[str, list[str]] = {
     "cartpole_by_dqn": ["env=gymnax/cartpole", "algorithm=dqn"],
     "acrobot_by_dqn": ["env=gymnax/acrobot", "algorithm=dqn"],
     "pendulum_by_sac": ["env=gymnax/pendulum", "algorithm=sac"],
+    "breakout_by_dqn": ["env=gymnax/breakout_minatar", "algorithm=dqn"],
 }
 """A user's jobs: the settings that come with the package, in `configs/env/`."""
 

@@ -143,6 +143,18 @@ def test_atari_learns_the_same_as_from_whole_observations(monkeypatch: pytest.Mo
     np.testing.assert_array_equal(once.state.loader.fragments.valid, whole.state.loader.fragments.valid)
 
 
+def test_devices_share_frames() -> None:
+    one, two = trainer_of(), trainer_of("engine.devices=2")
+    for trainer in (one, two):
+        trainer.run()
+    np.testing.assert_allclose(two.state.params, one.state.params, rtol=1e-3, atol=1e-5)
+    assert one.state.loader.frames is not None and two.state.loader.frames is not None
+    np.testing.assert_array_equal(one.state.loader.frames.pixels, two.state.loader.frames.pixels)
+    np.testing.assert_array_equal(one.state.loader.fragments.valid, two.state.loader.fragments.valid)
+    pixels = two.state.loader.frames.pixels
+    assert [part.data.shape[1] for part in pixels.addressable_shards] == [pixels.shape[1] // 2] * 2
+
+
 @pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("others", [(), ("system=async", "system.learners=3")], ids=["central", "async"])
 def test_runs_continue_to_the_bit(others: tuple[str, ...], tmp_path: Path) -> None:
@@ -169,3 +181,14 @@ def test_memory_is_foretold() -> None:
     (part,) = (part for part in footprint.parts(trainer.config, sizes) if part.what == "replay buffer")
     assert part.host + part.device == pytest.approx(2 * stored, rel=0.02), "and once more while it is restored"
     assert stored < 4000 * 1.1 * 84 * 84
+
+
+def test_independent_actors_on_the_host_learn_the_same_on_several_devices() -> None:
+    """Their program has all of its state on every device, so that the buffer must not be taken for a part."""
+    one, two = (
+        trainer_of("system=distributed_dqn", "system.actor_shards=1", f"engine.devices={devices}") for devices in (1, 2)
+    )
+    for trainer in (one, two):
+        trainer.run()
+    np.testing.assert_allclose(two.state.params, one.state.params, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(two.state.loader.fragments.version, one.state.loader.fragments.version)

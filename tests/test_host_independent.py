@@ -14,9 +14,9 @@ from host_env import Clockwork, ClockworkPool
 from training import COMMON, HOST_ENVS, T, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.base.watch import EnvStalled
 from stellaris_jax.engine import host_program
 from stellaris_jax.envs.registry import register
-from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.host_shards import SeedShards
 from stellaris_jax.sources.shards import ShardSource

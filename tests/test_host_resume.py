@@ -12,10 +12,10 @@ from host_env import Clockwork, ClockworkPool
 from training import LONG, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.envs import watch as watch_module
+from stellaris_jax.base import watch as watch_module
+from stellaris_jax.base.watch import EnvStalled
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
-from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.sources.host import HostSource

@@ -15,11 +15,11 @@ from live_runs import fickle, left, live, lived, opened, params, replayed, share
 
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.watch import EnvStalled, at_work
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
-from stellaris_jax.envs.watch import EnvStalled, at_work
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.hosts import EnvPosition

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.process import figures
 from stellaris_jax import ConfigError, load_config
-from stellaris_jax.cli import program
+from stellaris_jax.cli import plot, program
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.options import PLACES, option_keys
 from stellaris_jax.config.stored import to_yaml
@@ -328,3 +328,11 @@ def test_the_live_panel_fits_the_terminal() -> None:
     for part in ("return", "97.4", "staleness", "5.50", "115", "updates", "escaped", "$0.058", "occupancy"):
         assert part in text
     assert "…" not in text
+
+
+def test_a_runs_own_timeline_is_written_by_another_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("seed: 0\n")
+    with pytest.raises(SystemExit):
+        plot.main(["--timeline", "2", str(tmp_path / "run")])
+    assert "--timeline draws settings, not a run such as" in capsys.readouterr().err

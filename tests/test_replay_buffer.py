@@ -43,6 +43,16 @@ def params(trainer: Trainer) -> np.ndarray:
     return np.asarray(trainer.state.params)
 
 
+def hand_over(first: Trainer, second: Trainer, directory: Path) -> None:
+    """Train 16 rounds, after which another trainer continues."""
+    first.run(16)
+    checkpoints = Checkpoints(directory, keep=1)
+    first.save(checkpoints)
+    checkpoints.wait()
+    second.restore(checkpoints)
+    checkpoints.close()
+
+
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
@@ -162,27 +172,45 @@ def test_staleness_0_is_the_synchronous_trainer(steps: int) -> None:
 def test_runs_continue_to_the_bit(others: tuple[str, ...], tmp_path: Path) -> None:
     whole, first, second = (trainer_of(*others) for _ in range(3))
     whole.run()
-    first.run(16)
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    first.save(checkpoints)
-    checkpoints.wait()
-    second.restore(checkpoints)
-    checkpoints.close()
+    hand_over(first, second, tmp_path)
     second.run()
     assert second.round == whole.round == 32
     np.testing.assert_array_equal(params(second), params(whole))
     assert not np.array_equal(params(whole), params(first)), "it learned meanwhile"
 
 
-def test_several_devices_learn_the_same() -> None:
-    one = trainer_of("algorithm.options.n_step=3", "env.num_envs=8")
-    two = trainer_of("algorithm.options.n_step=3", "env.num_envs=8", "engine.devices=2")
+# Five batches are stored, so that the two halves of the rows meet within a batch.
+SHARED = ("algorithm.options.n_step=3", "env.num_envs=8")
+
+
+@pytest.mark.parametrize("others", [
+    (),
+    ("system=async", "system.learners=4", "engine.lanes=2"),
+    ("system.actors=independent", "system.actor_shards=2"),
+    ("num_seeds=2", "engine.members=together"),
+    ("algorithm=sac", "env=gymnax/pendulum"),
+])  # fmt: skip
+def test_several_devices_share_the_buffer_and_learn_the_same(others: tuple[str, ...]) -> None:
+    one, two = trainer_of(*SHARED, *others), trainer_of(*SHARED, *others, "engine.devices=2")
     for trainer in (one, two):
         trainer.run()
     np.testing.assert_allclose(params(two), params(one), rtol=1e-4, atol=1e-5)
-    stored = [trainer.state.loader.fragments for trainer in (one, two)]
-    np.testing.assert_array_equal(stored[0].action, stored[1].action)
-    np.testing.assert_array_equal(stored[0].transition.reward, stored[1].transition.reward)
+    alone, shared = (trainer.state.loader.fragments for trainer in (one, two))
+    np.testing.assert_array_equal(alone.version, shared.version)
+    np.testing.assert_array_equal(alone.action, shared.action)
+    np.testing.assert_array_equal(alone.transition.reward, shared.transition.reward)
+    for leaf in jax.tree.leaves(shared):
+        assert [part.data.shape[1] for part in leaf.addressable_shards] == [leaf.shape[1] // 2] * 2
+
+
+def test_a_shared_buffer_continues_on_fewer_devices(tmp_path: Path) -> None:
+    whole, first, second = trainer_of(*SHARED), trainer_of(*SHARED, "engine.devices=2"), trainer_of(*SHARED)
+    whole.run()
+    hand_over(first, second, tmp_path)
+    stored = (trainer.state.loader.fragments for trainer in (first, second))
+    jax.tree.map(np.testing.assert_array_equal, *stored)
+    second.run()
+    np.testing.assert_allclose(params(second), params(whole), rtol=1e-4, atol=1e-5)
 
 
 def test_data_lag_is_the_age_of_what_is_drawn() -> None:

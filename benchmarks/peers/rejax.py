@@ -228,9 +228,22 @@ RETURN: dict[str, dict[str, Any]] = {
         "normalize_observations": True,
         "total_timesteps": 20_000,
     },
+    "breakout_by_dqn": DQN
+    | {
+        "env": lambda: GymnaxEnv("Breakout-MinAtar"),
+        "agent": "DuelingQNetwork",
+        "agent_kwargs": {"activation": "swish"},
+        "num_envs": 10,
+        "num_epochs": 5,
+        "buffer_size": 100_000,
+        "fill_buffer": 5_000,
+        "polyak": 0.98,
+        "total_timesteps": 500_000,
+    },
 }
 """rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml, and
-benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, too; but up to as many steps as ours."""
+benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, too; but up to as many steps as ours.
+There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 
 
 def run(job: str, seed: int, goal: Goal | None) -> Figures:

@@ -15,6 +15,7 @@ import numpy as np
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.base.watch import Watchdog
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import EpisodeKeys, evaluation_key, folded
 from stellaris_jax.engine.mesh import compile_plainly
@@ -22,7 +23,6 @@ from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.stored_programs import NONE, StoredPrograms
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
-from stellaris_jax.envs.watch import Watchdog
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class HostEvaluator:
     Args:
       env, network, config: environment, policy network and configuration of the run.
       episodes: number of episodes per seed.
-      stopping: if given, a watched thread steps the environments (see `envs.watch`). Without it the calling
+      stopping: if given, a watched thread steps the environments (see `base.watch`). Without it the calling
         thread steps them, because renderers only work in the thread that made them.
     """
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.engine import device_rows
 from stellaris_jax.engine.prepare import Collected
 from stellaris_jax.engine.rollout import viewed
 from stellaris_jax.engine.spec import ProgramSpec
@@ -73,21 +74,22 @@ class Frames(NamedTuple):
         """Frames of an observation (F)."""
         return self.begins.shape[-1]
 
-    def observations(self, references: jax.Array) -> jax.Array:
-        """Observations `[..., F C]` of references."""
+    def observations(self, references: jax.Array, axis: str | None = None) -> jax.Array:
+        """Observations `[..., F C]` of references; `axis` is that of devices that share the frames."""
         row, own = references[..., 0], references[..., 1]
         age = jnp.minimum(jnp.arange(self.depth)[::-1], own[..., None] - 1)  # oldest frame first
-        chosen = self.pixels[(row[..., None] - age * len(self.begins)) % len(self.pixels)]
+        rows = (row[..., None] - age * len(self.begins)) % device_rows.total(self.pixels, axis)
+        chosen = device_rows.take(self.pixels, rows, axis)
         channels = chosen.reshape(*row.shape, self.depth, *self.pixels.shape[1:3], self.channels)
         joined = jnp.moveaxis(channels, row.ndim, -2)
         return joined.reshape(*joined.shape[:-2], -1)
 
-    def filled(self, samples: Samples) -> Samples:
-        """Samples of a replay buffer with observations in place of references."""
+    def filled(self, samples: Samples, axis: str | None = None) -> Samples:
+        """Samples of a replay buffer with observations in place of references; `axis` as in `observations`."""
         transition = samples.transition
         assert transition is not None, "there is no replay buffer"
-        transition = transition._replace(next_obs=self.observations(transition.next_obs))
-        return samples._replace(obs=self.observations(samples.obs), transition=transition)
+        transition = transition._replace(next_obs=self.observations(transition.next_obs, axis))
+        return samples._replace(obs=self.observations(samples.obs, axis), transition=transition)
 
 
 def frame_batches(steps: int, buffer: ReplayBuffer, depth: int) -> int:
@@ -100,7 +102,7 @@ def frame_batches(steps: int, buffer: ReplayBuffer, depth: int) -> int:
 
 
 def with_references(
-    frames: Frames, data: Collected, window: Window | None, batch: jax.Array
+    frames: Frames, data: Collected, window: Window | None, batch: jax.Array, axis: str | None = None
 ) -> tuple[Frames, Collected, Window | None, jax.Array]:
     """Store the newest frames of a batch.
 
@@ -109,13 +111,14 @@ def with_references(
       data: the batch's steps `[T, N, ...]`, with `next_obs`.
       window: steps before them, with references.
       batch: number of the batch.
+      axis: mesh axis of devices that share the frames; `None` if each has all.
 
     Returns:
       (frames; data and window with references in place of observations, where those that do not hold are invalid; rows
       `[N]` of the pixels whose frames were other ones until now, else -1).
     """
     length, envs = data.reward.shape
-    samples, total, channels = length * envs, len(frames.pixels), frames.channels
+    samples, total, channels = length * envs, device_rows.total(frames.pixels, axis), frames.channels
     assert data.next_obs is not None, "a replay buffer needs the observations after steps"
     seen = jnp.concatenate([data.obs, data.next_obs[-1:]])
     newest = seen[..., -channels:].reshape(length + 1, envs, *frames.pixels.shape[1:])
@@ -124,10 +127,8 @@ def with_references(
     # The first observations are what the batch before ended with, unless a run continues with new episodes.
     broken = _differ(frames.last, newest[0], 1)
     lost = jnp.where(broken, first, -1)
-    pixels = jax.lax.dynamic_update_slice_in_dim(
-        frames.pixels, newest[:-1].reshape(samples, *newest.shape[2:]), begin, axis=0
-    )
-    pixels = jax.lax.dynamic_update_slice_in_dim(pixels, newest[-1], (begin + samples) % total, axis=0)
+    pixels = device_rows.put(frames.pixels, newest[:-1].reshape(samples, *newest.shape[2:]), begin, axis)
+    pixels = device_rows.put(pixels, newest[-1], (begin + samples) % total, axis)
     restarts = _differ(seen[1:, ..., :-channels], seen[:-1, ..., channels:], 2)
     begins = jnp.concatenate([frames.begins.T, restarts])
     begins = begins.at[frames.depth - 1].set(begins[frames.depth - 1] | broken)
@@ -138,7 +139,7 @@ def with_references(
     after = Frames(pixels, newest[-1], begins[-frames.depth :].T)
     rows = (begin + jnp.arange(samples + envs, dtype=jnp.int32).reshape(length + 1, envs)) % total
     references = jnp.stack([rows, own], axis=-1)
-    holds = ~_differ(after.observations(references), seen, 2)
+    holds = ~_differ(after.observations(references, axis), seen, 2)
     valid = holds[:-1] & holds[1:]
     data = data._replace(
         obs=references[:-1],

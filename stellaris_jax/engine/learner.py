@@ -20,7 +20,7 @@ from stellaris_jax.agent.recipe import Recipe
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import code_location
 from stellaris_jax.config.schema import shown
-from stellaris_jax.engine import versions
+from stellaris_jax.engine import device_rows, versions
 from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.frames import Frames
 from stellaris_jax.engine.keys import DRAWS
@@ -112,7 +112,14 @@ class Fetched(NamedTuple):
     key: jax.Array | None = None
 
 
-def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
+def store(
+    loader: DataLoader,
+    buffer: jax.Array,
+    samples: Samples,
+    order: jax.Array,
+    version: jax.Array,
+    axis: str | None = None,
+) -> DataLoader:
     """Store a fragment in a buffer, or as the newest one of a replay buffer.
 
     Args:
@@ -121,6 +128,7 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
       samples: samples of the fragment, at most `[M, ...]`.
       order: its minibatches, `[G, B]`, as indices of its samples; with a replay buffer, as rows of that.
       version: version of its behaviour policy.
+      axis: mesh axis of devices that share a replay buffer; `None` if each has all of it.
 
     Returns:
       The data loader with the fragment.
@@ -128,10 +136,10 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
     count = loader.stored
 
     def put(stored: Any, part: Any) -> Any:
-        start = buffer * _rows(loader, stored)
-        if count is not None:
-            start = count % (len(stored.action) // len(samples.action)) * len(samples.action)
-        return jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0), stored, part)
+        if count is None:
+            return device_rows.put(stored, part, buffer * _rows(loader, stored), None)
+        batches = device_rows.total(stored.action, axis) // len(samples.action)
+        return device_rows.put(stored, part, count % batches * len(samples.action), axis)
 
     carry = loader.fragments.carry
     fragments = put(loader.fragments._replace(carry=None), samples._replace(carry=None))
@@ -150,18 +158,18 @@ def with_key(loader: DataLoader, buffer: jax.Array, key: jax.Array) -> DataLoade
     return loader._replace(keys=jax.lax.dynamic_update_index_in_dim(loader.keys, key, buffer, 0))
 
 
-def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
-    """Samples `[B, ...]` of the minibatch at a pointer (buffer, index)."""
+def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array, axis: str | None = None) -> Samples:
+    """Samples `[B, ...]` of the minibatch at a pointer (buffer, index); `axis` as in `store`."""
 
     def take(stored: Any, chosen: jax.Array) -> Any:
         rows = chosen if loader.stored is not None else chosen + buffer * _rows(loader, stored)
-        return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), stored)
+        return device_rows.take(stored, rows, axis)
 
     order, carry = loader.order[buffer, index], loader.fragments.carry
     chosen = jnp.maximum(order, 0)
     batch: Samples = take(loader.fragments._replace(carry=None), chosen)
     if loader.frames is not None:
-        batch = loader.frames.filled(batch)
+        batch = loader.frames.filled(batch, axis)
     if carry is not None:
         # A minibatch of sequences starts with the sequences' first steps, whose rows are numbers of environments.
         sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)
@@ -220,7 +228,7 @@ def gradient(
       invocation: arguments of the invocation, scalars (see `stellaris_jax.timeline.plan`).
     """
     ring, _, loader, kl_coefficient, _ = cache
-    batch, target, key = minibatch(loader, invocation.buffer, invocation.minibatch), None, None
+    batch, target, key = minibatch(loader, invocation.buffer, invocation.minibatch, spec.buffer_axis), None, None
     if spec.algorithm.target == "version":
         target = versions.fetch(ring, invocation.target_slot)
     if cache.targets is not None:
@@ -230,7 +238,7 @@ def gradient(
     if loader.keys is not None:
         key = jax.random.fold_in(loader.keys[invocation.buffer], invocation.minibatch)
     params = versions.fetch(ring, invocation.slot)
-    known = versions_of(cache, invocation)
+    known = versions_of(cache, invocation, spec.buffer_axis)
     if batch.version is not None:
         known = known._replace(behaviour=batch.version)
     if invocation.kl_coefficient is not None:
@@ -306,8 +314,11 @@ def clear_invalid(batch: Samples, sequences: bool) -> Samples:
     return cleared._replace(carry=batch.carry)
 
 
-def versions_of(cache: Cache, invocations: Invocation) -> Versions:
-    """Versions of the learner's and the behaviour policy, for each invocation; the mean one of its valid samples."""
+def versions_of(cache: Cache, invocations: Invocation, axis: str | None = None) -> Versions:
+    """Versions of the learner's and the behaviour policy, for each invocation; the mean one of its valid samples.
+
+    `axis` is as in `store`.
+    """
     fetched = cache.newest_version - versions.behind(cache.ring, cache.newest_version, invocations.slot)
     loader = cache.loader
     if loader.fragments.version is None:
@@ -316,18 +327,20 @@ def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     rows = chosen
     if loader.stored is None:
         rows = invocations.buffer[..., None] * _rows(loader, loader.fragments) + chosen
-    behaviour = loader.fragments.version[rows].astype(jnp.float32)
+    behaviour = device_rows.take(loader.fragments.version, rows, axis).astype(jnp.float32)
     if loader.fragments.valid is None:
         return Versions(fetched, jnp.mean(behaviour, axis=-1))
     # A minibatch without any valid samples has no lag.
-    used = loader.fragments.valid[rows] & (chosen >= 0)
+    used = device_rows.take(loader.fragments.valid, rows, axis) & (chosen >= 0)
     total, count = jnp.sum(jnp.where(used, behaviour, 0.0), axis=-1), jnp.sum(used, axis=-1)
     return Versions(fetched, jnp.where(count > 0, total / jnp.maximum(count, 1), fetched))
 
 
-def policy_kl(network: PolicyNetwork, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
+def policy_kl(
+    network: PolicyNetwork, spec: ProgramSpec, cache: Cache, params: jax.Array, invocation: Invocation
+) -> jax.Array:
     """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, where pi has the parameters `params` `[P]`."""
-    batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
+    batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch, spec.buffer_axis)
     fetched = versions.fetch(cache.ring, invocation.slot)
     before, after = (network.policy(network.unravel(flat), batch.obs, batch.past) for flat in (fetched, params))
     return mean(network.distribution.kl(before, after), batch.valid)

@@ -220,7 +220,7 @@ class Engine:
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (wave.weights > 0) & jnp.isfinite(norm)
-        known = learner.versions_of(cache, wave.invocations)
+        known = learner.versions_of(cache, wave.invocations, self.spec.buffer_axis)
         lag = (known.learner - known.behaviour).astype(norm.dtype)
         measured = GradientSums(metrics, norm, lag, jnp.ones_like(norm)).vector()
         sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
@@ -249,9 +249,9 @@ class Engine:
             hyper = correction.bound(options).numbers(hyper, state)
         kl = None
         if kl_needed(corrections):
-            kl = jax.vmap(partial(learner.policy_kl, self.network, cache, wave_state.params))(wave.invocations)
-        slots = wave.invocations.slot
-        fetched = jax.vmap(partial(versions.fetch, cache.ring))(slots)
+            measure = partial(learner.policy_kl, self.network, self.spec, cache, wave_state.params)
+            kl = jax.vmap(measure)(wave.invocations)
+        fetched = jax.vmap(partial(versions.fetch, cache.ring))(slots := wave.invocations.slot)
         staleness = versions.behind(cache.ring, cache.newest_version, slots)
         return hyper, Context(staleness, fetched, wave_state.params, metrics, kl, self.axis)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.config.sections import EnvConfig
-from stellaris_jax.engine import learner
+from stellaris_jax.engine import device_rows, learner
 from stellaris_jax.engine.frames import refers, with_references
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.prepare import Collected, EpisodeStatistics, ended_episodes
@@ -71,12 +71,13 @@ def store_transitions(
       order: its minibatches as rows of the buffer, `[G, B]`.
     """
     assert spec.buffer is not None, "there is no replay buffer"
+    axis = spec.buffer_axis
     window, shared = state.actor.window, spec.devices > 1 and not spec.host_fragments
     if shared:
         window = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), window)
     data, loader = steps_for_replay(options, fragment), state.loader
     if loader.frames is not None:
-        loader, data, window = _store_frames(loader, data, window)
+        loader, data, window = _store_frames(loader, data, window, axis)
     data, window = transitions(data, window, spec.buffer.steps, hyper.gamma)
     if shared:
         local = spec.envs // spec.devices
@@ -86,23 +87,22 @@ def store_transitions(
     samples = samples._replace(version=jnp.full(samples.action.shape[:1], fragment.version, jnp.int32))
     buffer = spec.shape.fragments.slot(state.round)
     loader = learner.with_key(loader, buffer, state.key)
-    loader = learner.store(loader, buffer, samples, order, fragment.version)
+    loader = learner.store(loader, buffer, samples, order, fragment.version, axis)
     state = state._replace(loader=loader, actor=state.actor._replace(window=window))
     return state, ended_episodes(fragment.trajectory, None), samples
 
 
 def _store_frames(
-    loader: learner.DataLoader, data: Collected, window: Window | None
+    loader: learner.DataLoader, data: Collected, window: Window | None, axis: str | None
 ) -> tuple[learner.DataLoader, Collected, Window | None]:
     """Store the frames of a batch; data and window have references to them in place of observations."""
     assert loader.frames is not None and loader.stored is not None, "observations are stored whole"
-    frames, data, window, lost = with_references(loader.frames, data, window, loader.stored)
+    frames, data, window, lost = with_references(loader.frames, data, window, loader.stored, axis)
     # Only transitions of the batch before can end with frames that were lost.
     fragments, samples = loader.fragments, data.reward.size
-    begin = (loader.stored - 1) % (len(fragments.action) // samples) * samples
+    batches = device_rows.total(fragments.action, axis) // samples
+    begin = (loader.stored - 1) % batches * samples
     assert fragments.transition is not None and fragments.valid is not None, "there is no replay buffer"
-    ends, valid = (
-        jax.lax.dynamic_slice_in_dim(x, begin, samples) for x in (fragments.transition.next_obs, fragments.valid)
-    )
-    valid = jax.lax.dynamic_update_slice_in_dim(fragments.valid, valid & ~refers(ends, lost), begin, axis=0)
+    ends, valid = device_rows.take((fragments.transition.next_obs, fragments.valid), begin + jnp.arange(samples), axis)
+    valid = device_rows.put(fragments.valid, valid & ~refers(ends, lost), begin, axis)
     return loader._replace(frames=frames, fragments=fragments._replace(valid=valid)), data, window

@@ -286,7 +286,9 @@ class Shards(NamedTuple):
         samples, normalizers = self._samples(hyper, data, carry, state.normalizers)
         place = jnp.maximum(buffer, 0)
         loader = learner.with_key(state.loader, place, state.key)
-        loader = learner.store(loader, place, samples._replace(version=version), order, version[0])
+        loader = learner.store(
+            loader, place, samples._replace(version=version), order, version[0], self.spec.buffer_axis
+        )
         formed = state._replace(loader=loader, normalizers=normalizers)
         if self.spec.seeds == 1:
             return formed, episodes

@@ -17,6 +17,7 @@ from stellaris_jax.config.buffer import ReplayBuffer
 from stellaris_jax.config.options import estimator_of, is_recurrent, part_optimizers
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
+from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
@@ -137,6 +138,15 @@ class ProgramSpec:
     def buffer(self) -> ReplayBuffer | None:
         """Sizes of the replay buffer; `None` unless the algorithm learns from one."""
         return self.minibatch_layout.buffer
+
+    @property
+    def buffer_axis(self) -> str | None:
+        """Mesh axis of devices that share a replay buffer, each with a part of its rows; `None` if each has all."""
+        if self.buffer is None or self.steps * self.envs % self.devices:
+            return None
+        if self.host_fragments and self.collection is not None:
+            return None  # `HostEngine` has all of its state on every device
+        return AXIS if self.devices > 1 else None
 
     @property
     def has_value_loss(self) -> bool:

@@ -289,8 +289,14 @@ class StateLayout:
         return jax.eval_shape(init, seeds, hyper)
 
     def specs(self, state: EngineState) -> EngineState:
-        """Partition of each leaf of the state: environments over the mesh, all other leaves replicated."""
+        """Partition of each leaf of the state: environments and replay buffers over the mesh, all others replicated."""
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
+        if self.spec.buffer_axis is not None:
+            loader, rows = state.loader, PartitionSpec(None, self.spec.buffer_axis)
+            kept = specs.loader._replace(fragments=jax.tree.map(lambda _: rows, loader.fragments))
+            if loader.frames is not None:
+                kept = kept._replace(frames=kept.frames._replace(pixels=rows))
+            specs = specs._replace(loader=kept)
         if self.spec.host_fragments:
             return specs
         envs = PartitionSpec(None, AXIS) if self.spec.collection is None else PartitionSpec(None, None, AXIS)

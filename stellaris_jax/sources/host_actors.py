@@ -18,6 +18,7 @@ import numpy as np
 
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
+from stellaris_jax.base.watch import Watchdog, leak
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.exploration import chance_of
 from stellaris_jax.engine.host_rollout import (
@@ -33,7 +34,6 @@ from stellaris_jax.engine.host_rollout import (
 from stellaris_jax.engine.keys import acting_key
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.envs.watch import Watchdog, leak
 from stellaris_jax.timeline.scaling.limits import is_masked, is_scaled, limits_of
 
 
@@ -75,7 +75,7 @@ class Actors:
       network: policy network.
       config: configuration of the run.
       seeds: one per agent.
-      stopping: event that stops the run (see `stellaris_jax.envs.watch`).
+      stopping: event that stops the run (see `stellaris_jax.base.watch`).
     """
 
     def __init__(

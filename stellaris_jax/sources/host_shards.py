@@ -17,6 +17,7 @@ import numpy as np
 
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry
+from stellaris_jax.base.watch import Watchdog, leak
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.exploration import chance_of
 from stellaris_jax.engine.host_program import HostWave
@@ -34,7 +35,6 @@ from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.shards import HostData
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import HostEnv, bounded
-from stellaris_jax.envs.watch import Watchdog, leak
 
 ActAll = Callable[[int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
 """Acting function of all shards: (step, observations `[A, n, ...]`, carry) -> (actions, distributions, next carry)."""
@@ -97,7 +97,7 @@ class SeedShards:
       config: configuration of the run.
       policies: functions with which shards act.
       seed: the seed.
-      stopping: event that stops the run (see `stellaris_jax.envs.watch`).
+      stopping: event that stops the run (see `stellaris_jax.base.watch`).
 
     Attributes:
       positions: row of the store and index of the segment that each shard has rolled last, `[A]`; (-1, -1) before.
