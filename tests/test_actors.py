@@ -22,10 +22,10 @@ from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.base.watch import ActorError
 from stellaris_jax.config.sections import AlgorithmConfig, EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import EpisodeTotals, Normalizers, Trajectory, episode_totals
-from stellaris_jax.envs.watch import ActorError
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.host import HostSource
 from stellaris_jax.sources.host_actors import Actors, Behaviour

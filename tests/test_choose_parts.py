@@ -262,6 +262,13 @@ def test_what_all_candidates_share_is_no_part_of_a_space(line: str, tmp_path: Pa
         candidates(SMALL, own, Options())
 
 
+def test_systems_are_chosen_by_name_in_any_case(tmp_path: Path) -> None:
+    own = Space.read(space({"systems": {"Mine": ["system=async"], "other": ["system=ssp"]}}, tmp_path))
+    assert list(own.only(["mine"]).systems) == ["Mine"]
+    with pytest.raises(ConfigError, match="--systems: min is none of Mine, other"):
+        own.only(["min"])
+
+
 def test_seeds_that_confirm_are_seeds(tmp_path: Path) -> None:
     own = Space.read(space({"systems": {"mine": ["system=async"]}}, tmp_path))
     last = LAST_SEED - FRESH - 2 * Options().fresh_seeds + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from threading import current_thread
 from typing import Any
 
 import jax
@@ -13,7 +14,9 @@ from training import assert_identical
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.engine.seed_states import Running
+from stellaris_jax.execute import planner as module
 from stellaris_jax.execute.simulated import planner_of
+from stellaris_jax.timeline import minibatch_order
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
@@ -75,6 +78,18 @@ def test_planning_ahead_is_no_part_of_what_is_saved() -> None:
     assert again.round == 2
     chunk = again.executor.planner.next()
     assert [row[0].usage.seconds for row in chunk.rounds] == [r["simulated_seconds"] for r in following]
+
+
+def test_minibatches_drawn_by_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = planner_of(trainer("num_seeds=2", "engine.members=together").executor)
+    (alone,) = one.plan(0, 2).plans
+    one.restart()
+    drawn = []
+    monkeypatch.setattr(module, "LARGE", 0)
+    monkeypatch.setattr(module, "minibatch_order", lambda *key: drawn.append(current_thread()) or minibatch_order(*key))
+    (together,) = one.plan(0, 2).plans
+    assert len(drawn) == 4 and all(thread.name.startswith("minibatches") for thread in drawn)
+    np.testing.assert_array_equal(alone.order, together.order)
 
 
 def test_what_depends_on_a_round_is_not_planned_before_it() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.run import enable_compile_cache
 
 JOB = [
@@ -31,6 +32,13 @@ def params(*overrides: str) -> np.ndarray:
     started = np.asarray(trainer.state.params)
     trainer.close()
     return started
+
+
+def test_work_is_told_of_once_for_each_seed() -> None:
+    told: list[str] = []
+    for _ in range(2):  # the second time all is on disk
+        prepare(load_config(JOB), told.append)
+    assert told == [f"warm start of seed {seed}: 20 updates on demonstrations" for seed in (0, 1)]
 
 
 def test_the_cache_is_what_would_be_computed(cache: Path) -> None:

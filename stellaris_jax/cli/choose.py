@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from stellaris_jax.many.choose.files import Choice
 
 MEASURES = ("seconds", "dollars", "return")
+LONGEST_COMMAND = 2000
+"""Characters of the longest command that is shown."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 NEW_ONLY = (
     "target",
@@ -126,7 +128,9 @@ def main(argv: Sequence[str]) -> None:
         print_sentence(console, line)
     for path in written:
         print(path)
-    print(printable(train_command(answer, answer.results[0])))
+    told = printable(train_command(answer, answer.results[0]))
+    # One learner on durations from a log has a list of them as a setting.
+    print(told if len(told) <= LONGEST_COMMAND else f"The command that trains it is long; it is in {written[0]}.")
 
 
 def _new_only(given: Namespace) -> str:

@@ -159,6 +159,9 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     from stellaris_jax.telemetry.format import plural
 
     checked(out)
+    for run in overrides:
+        if Path(run, "config.yaml").is_file():
+            raise ConfigError(f"--timeline draws settings, not a run such as {run}, whose timeline --trace writes.")
     config = load_config(overrides)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")

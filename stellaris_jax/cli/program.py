@@ -19,10 +19,10 @@ from typing import Any, NoReturn, TypeGuard
 from stellaris_jax.base.commands import command, localised
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import author, search_folder
+from stellaris_jax.base.watch import at_work
 from stellaris_jax.cli.working import Stream
 from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.envs.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""

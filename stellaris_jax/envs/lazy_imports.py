@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -15,21 +16,31 @@ class _Later(ModuleType):
     """Placeholder of a module, which imports it at the first access to an attribute."""
 
     def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            raise AttributeError(f"{self.__name__} is imported lazily, and {name} of it is not.")
         return getattr(import_module(self.__name__), name)
 
 
 @contextmanager
 def lazily(*modules: str) -> Iterator[None]:
-    """Context in which imports of these modules are lazy; modules that are loaded already stay as they are."""
-    later = {}
+    """Context in which imports of these modules are lazy; modules that are loaded already stay as they are.
+
+    Args:
+      modules: modules, or modules of a package as `package.module`, whose package is lazy, too.
+    """
+    later: dict[str, _Later] = {}
     for name in modules:
-        if name not in sys.modules and (spec := find_spec(name)) is not None:
-            later[name] = _Later(name)
-            later[name].__spec__ = spec
+        package, _, module = name.partition(".")
+        for each in dict.fromkeys((package, name)):
+            if each not in sys.modules and each not in later and find_spec(package) is not None:
+                later[each] = _Later(each)
+                later[each].__spec__ = ModuleSpec(each, None)
+        if module and package in later:
+            setattr(later[package], module, later[name])
     sys.modules.update(later)
     try:
         yield
     finally:
-        for name, module in later.items():
-            if sys.modules.get(name) is module:
+        for name, placeholder in later.items():
+            if sys.modules.get(name) is placeholder:
                 del sys.modules[name]

@@ -178,7 +178,10 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
             batches = frame_batches(spec.steps, spec.buffer, sizes.frames)
             samples += envs * spec.steps * batches * sizes.viewed // sizes.frames
         where = ("algorithm.options.buffer_size", *where)
-        yield Part("replay buffer", copies * samples, saved * samples, of(where[0], "env.frame_stack"))
+        held = copies * samples
+        if spec.buffer_axis is not None:  # all devices together hold it once
+            held = seeds * 2 * samples // (1 if jax.default_backend() == "cpu" else spec.devices)
+        yield Part("replay buffer", held, saved * samples, of(where[0], "env.frame_stack"))
     orders = spec.buffers * order
     yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stellaris_jax.agent.networks import PolicyNetwork, policy_network
@@ -52,8 +53,12 @@ def check_and_prepare(config: Config) -> Job:
     return prepare(config)
 
 
-def prepare(config: Config) -> Job:
+def prepare(config: Config, working: Callable[[str], None] = lambda text: None) -> Job:
     """Job of a checked configuration: reads the runs that it names, makes the environment and the network.
+
+    Args:
+      config: the configuration.
+      working: told of work that may take minutes.
 
     Raises:
       ConfigError: a named run cannot be read or does not fit, a plug-in returns what training cannot use, the machine
@@ -73,7 +78,7 @@ def prepare(config: Config) -> Job:
     if spec.host_fragments:
         _check_hosted(config, recording)
     seeds = list(range(config.seed, config.seed + config.num_seeds))
-    start = start_of(config, network) or warm_started(config, env, network)
+    start = start_of(config, network) or warm_started(config, env, network, working)
     return Job(config, env, network, seeds, spec, recording, start)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
-from functools import wraps
-from itertools import chain
+from functools import cache, wraps
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from stellaris_jax.base.machine import cores
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.chunk_cache import ChunkCache, shared_by
 from stellaris_jax.execute.schedule import Schedule
@@ -23,7 +25,12 @@ UNKNOWN = -1
 COLLECTION = "collection"
 """Key of the segments that are not rolled yet, in the states of timelines."""
 
+LARGE = 2**14
+"""Samples of a fragment, over all epochs, from which on its minibatches are worth a thread."""
+
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def without_collection(function: F) -> F:
@@ -43,6 +50,23 @@ def without_collection(function: F) -> F:
                 gc.enable()
 
     return cast(F, run)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Thread pool that draws minibatches, one thread per core."""
+    return ThreadPoolExecutor(cores(), "minibatches")
+
+
+def concurrently(function: Callable[[A], B], keys: Iterable[A]) -> Iterator[B]:
+    """Results of a function in the order of `keys`, by one thread per core; only a few are kept at a time."""
+    under_way: deque[Future[B]] = deque()
+    for key in keys:
+        under_way.append(_threads().submit(function, key))
+        if len(under_way) > 2 * cores():
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
 
 
 class Planner:
@@ -153,8 +177,16 @@ class Planner:
 
         def plan(block: slice, width: int) -> Plan:
             sizes = list(zip(schedule.seeds[block], envs[block], strict=True))
-            # Drawn one at a time when they are laid out, so that none keeps memory for long.
-            orders = ((minibatch_order(seed, begin + r, layout, n, width) for seed, n in sizes) for r in range(size))
+            keys = ((seed, begin + r, n) for r in range(size) for seed, n in sizes)
+
+            def draw(key: tuple[int, int, int]) -> np.ndarray:
+                seed, fragment, n = key
+                return minibatch_order(seed, fragment, layout, n, width)
+
+            # Drawn a few at a time while they are laid out, so that none keeps memory for long.
+            samples = self.shape.gradients * self.shape.batch
+            drawn = concurrently(draw, keys) if samples >= LARGE else map(draw, keys)
+            orders = (islice(drawn, len(sizes)) for _ in range(size))
             return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
 
         return list(map(plan, schedule.blocks, widths))

@@ -101,7 +101,9 @@ def train_within(
             _refuse_lost_checkpoints(run_dir)
         display.working(f"building {config.env.name} and the network")
         with signals.during("the environment and the network to be built", transient=True):
-            trainer = stack.enter_context(closing(Trainer(prepare(config), signals.stopping, programs)))
+            trainer = stack.enter_context(
+                closing(Trainer(prepare(config, display.working), signals.stopping, programs))
+            )
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(_checkpoints(run_dir, config)))
         anchor = stack.enter_context(closing(Anchor(run_dir)))

@@ -19,8 +19,8 @@ import numpy as np
 from stellaris_jax.base.commands import resume_command
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.registry import code_location, register
+from stellaris_jax.base.watch import EnvStalled
 from stellaris_jax.engine.evaluate import Evaluation
-from stellaris_jax.envs.watch import EnvStalled
 from stellaris_jax.execute.plugin_checks import check_answer
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.trainer import Trainer

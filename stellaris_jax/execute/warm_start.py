@@ -6,6 +6,7 @@ The result is cached on disk by a digest of its program and seed, as arrays.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,13 @@ STREAM = 0xDE
 """Number that separates the keys of demonstrations from others."""
 
 
-def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | None:
+def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Callable[[str], None]) -> Start | None:
     """Start of every seed that `warm_start` asks for; `None` without one.
+
+    Args:
+      config: configuration of the run.
+      env, network: its environment and network.
+      working: told of each seed whose policy is not on disk, before it is trained.
 
     Raises:
       ConfigError: the environment has no demonstrations.
@@ -52,6 +58,7 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork) -> Start | No
         place = None if root is None else root / "warm_starts" / f"{digest[:40]}-{seed}"
         params = _stored(place, network)
         if params is None:
+            working(f"warm start of seed {seed}: {config.warm_start.updates} updates on demonstrations")
             compiled = compiled or _compiled(lowered, config)
             params = np.asarray(compiled(np.uint32(seed)))
             if place is not None:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from stellaris_jax.base import watch
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
-from stellaris_jax.envs import watch
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.hosts import Timed
 from stellaris_jax.live.pool import Call, Done, Pool, function_error

@@ -83,18 +83,23 @@ def readable(place: str | Path) -> Iterator[None]:
 
 @drawing()
 def run_figure(run: Run, chosen: Sequence[str] = ()) -> Figure:
-    """Figure of one run: return over axes (see `axes_of`), the distribution of staleness, the gate over rounds."""
+    """Figure of one run: return over axes (see `axes_of`); the distribution of staleness, and the gate over rounds.
+
+    The latter two are left out if no gradient was stale and there is no gate.
+    """
     chosen = axes_of([run], chosen)
-    figure = titled(_title(run), height=6.2)
-    (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
-    panels = top.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    stale = any(row.get("staleness_max") or row.get("gate_groups") for row in run.rounds)
+    figure = titled(_title(run), height=6.2 if stale else 3.5)
+    parts = figure.subfigures(1 + stale, 1, squeeze=False)[:, 0]
+    panels = parts[0].subplots(1, len(chosen), sharey=True, squeeze=False)[0]
     for axes, axis in zip(panels, chosen, strict=True):
         draw_run(axes, run, axis)
         _finish_return(axes, axis, clock_name(axis_name(axis, chosen), run), first=axes is panels[0])
     _legend(panels[0])
-    distribution, gate = bottom.subplots(1, 2, width_ratios=(1, 2))
-    draw_distribution(distribution, run)
-    draw_gate(gate, run)
+    if stale:
+        distribution, gate = parts[1].subplots(1, 2, width_ratios=(1, 2))
+        draw_distribution(distribution, run)
+        draw_gate(gate, run)
     return figure
 
 
@@ -301,7 +306,7 @@ def _legend(axes: Axes) -> None:
 
 
 def _title(run: Run) -> str:
-    parts = [run.config.get("system.name"), run.config.get("env.name")]
+    parts = [run.config.get(key) for key in ("system.name", "algorithm.name", "env.name")]
     return " · ".join(str(part) for part in parts if part) or run.path.name
 
 

@@ -17,7 +17,8 @@ from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, 
 from stellaris_jax.envs.lazy_imports import lazily
 from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
 
-with lazily("seaborn", "matplotlib.pyplot"):  # gymnax imports them for its own pictures, which are not used here
+PICTURES = ("seaborn", "matplotlib.animation", "matplotlib.colors", "matplotlib.pyplot")
+with lazily(*PICTURES):  # gymnax imports them for its own pictures, which are not used here
     import gymnax
     from gymnax.environments import spaces
 

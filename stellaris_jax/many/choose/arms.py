@@ -127,12 +127,16 @@ class Space(NamedTuple):
         return space
 
     def only(self, names: Sequence[str]) -> Space:
-        """Space of some systems and presets. Raises ConfigError for a name that is neither."""
+        """Space of some systems and presets, in any case of letters. Raises ConfigError for a name that is neither."""
         known = [*self.systems, *self.presets]
+        wanted = {name.lower() for name in names}
         for name in names:
-            if name not in known:
+            if name.lower() not in map(str.lower, known):
                 raise ConfigError(f"--systems: {name} is none of {', '.join(known)}{did_you_mean(name, known)}")
-        systems, presets = ({k: v for k, v in own.items() if k in names} for own in (self.systems, self.presets))
+        systems, presets = (
+            {name: given for name, given in own.items() if name.lower() in wanted}
+            for own in (self.systems, self.presets)
+        )
         return self._replace(systems=systems, presets=presets)
 
     def arms(self) -> list[Arm]:

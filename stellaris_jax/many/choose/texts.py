@@ -102,7 +102,7 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
     unable = "".join(f" {own} cannot run here: {answer.choice.refused[own]}" for own in lacking)
     if not parts:
         if answer.results[0].name in baselines:
-            return f"It is a baseline itself, and no other was judged.{unable}"
+            return f"It is a baseline itself, and no other baseline was judged.{unable}"
         return f"No baseline was judged, for lack of time.{unable}"
     verb = "it has a" if answer.goal.target is None else "it is"
     return f"On equal hardware {verb} {'; '.join(parts)}.{unable}"

@@ -92,8 +92,8 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
     tested = int(np.isfinite([gap.p for _, gap in compared]).sum())
     reading = paragraph(
         "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
-        "does to both cancels out. “The setting” survives a correction for the number of comparisons at 5 %; “open” "
-        "has an interval without zero, but does not survive; “noise” has zero within its interval."
+        "does to both cancels out. “The setting” has p (Holm), corrected for the number of comparisons, below 5 %; "
+        "“open” has an interval without zero, but not that; “noise” has zero within its interval."
     )
     method = paragraph(
         "The interval is a bootstrap over these differences, widened for their small number; "
