@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Event, current_thread
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.engine import prepare
+from stellaris_jax.engine import prepare, seed_states
+from stellaris_jax.engine.round_steps import loop
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 
 COMMON = [
@@ -36,6 +42,8 @@ def parameters(overrides: list[str]) -> np.ndarray:
         ["system=stellaris", "network.memory=gru"],
         ["system=stellaris", "engine.lanes=4", "algorithm.masks=[icepop]"],
         ["env=gymnax/spaceinvaders_minatar", "system=central"],
+        ["system=central", "num_seeds=2", "engine.members=together"],
+        ["system=central", "scaling=hydrozoa"],
         [
             "system=async",
             "system.actors=independent",
@@ -44,12 +52,60 @@ def parameters(overrides: list[str]) -> np.ndarray:
             "algorithm.loss_mean=constant",
         ],
     ],
-    ids=["peers", "memory", "lanes", "images", "independent"],
+    ids=["peers", "memory", "lanes", "images", "seeds", "fewer waves", "independent"],
 )
 def test_forms_agree(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = parameters(overrides)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     np.testing.assert_allclose(parameters(overrides), on_cpu, rtol=2e-4, atol=2e-6)
+
+
+def test_a_counted_loop_has_turns_that_do_nothing() -> None:
+    """Every index once, and -1 in the turns that are too many."""
+
+    def body(w: jax.Array, so_far: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        turn, seen = so_far
+        return turn + 1, seen.at[turn].set(w)
+
+    start = (jnp.int32(0), jnp.full(6, -2))
+    for bounds, expected in (((3, 6), [3, 4, 5, -1, -1, -2]), ((5, 5), [-1] * 5 + [-2]), ((0, 5), [0, 1, 2, 3, 4, -2])):
+        turns, seen = loop(jnp.asarray(bounds), body, start, 5)
+        assert int(turns) == 5 and seen.tolist() == expected
+
+
+def test_a_call_that_waits_leaves_its_caller_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next chunk is planned while another thread is in the call, and a failure of the call is the step's."""
+    monkeypatch.setattr(seed_states, "calls_wait", lambda: True)
+    trainer = Trainer(load_config([*COMMON, "system=central"]))
+    placed, planner = trainer.engine.placed, planner_of(trainer.executor)
+    plan_ahead, planned, order = planner.plan_ahead, Event(), list[str]()
+
+    def call(*arguments: object) -> Callable[[], object]:
+        program = placed(*arguments)  # type: ignore[arg-type]
+
+        def slow() -> object:
+            assert planned.wait(60), "nothing was planned meanwhile"
+            order.append(current_thread().name.partition("_")[0])
+            return program()
+
+        return slow
+
+    def ahead(in_flight: list[int] | None) -> None:
+        plan_ahead(in_flight)
+        order.append("planned")
+        planned.set()
+
+    monkeypatch.setattr(planner, "plan_ahead", ahead)
+    monkeypatch.setattr(trainer.engine, "placed", call)
+    trainer.step()
+    assert order == ["planned", "caller"]
+
+    def fails(*arguments: object) -> Callable[[], object]:
+        return lambda: 1 / 0
+
+    monkeypatch.setattr(trainer.engine, "placed", fails)
+    with pytest.raises(ZeroDivisionError):
+        trainer.step()
 
 
 def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,15 +121,15 @@ def data(x: Any) -> Any:
 def test_a_member_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(small(f"num_seeds={SEEDS}"))
     trainer.step()
-    run, calls = trainer.engine.run, []
+    placed, calls = trainer.engine.placed, []
 
     def failing(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 2:
             raise MemoryError("no more")
-        return run(*arguments)
+        return placed(*arguments)
 
-    monkeypatch.setattr(trainer.engine, "run", failing)
+    monkeypatch.setattr(trainer.engine, "placed", failing)
     with pytest.raises(MemoryError, match="no more"):
         trainer.step()
 

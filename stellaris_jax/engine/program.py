@@ -36,7 +36,7 @@ from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.replay_buffer import store_transitions
 from stellaris_jax.engine.rollout import Fragment, RolloutInputs, rollout
-from stellaris_jax.engine.round_steps import RoundSteps, loop
+from stellaris_jax.engine.round_steps import RoundSteps, counted_waves, loop
 from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, StateLayout, of_one_seed
@@ -282,7 +282,7 @@ class Engine:
 
     def planned_wave(self, plan: Plan, inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
         """Wave `w` of a plan, for all seeds; see `wave`."""
-        wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
+        wave = Wave.at(plan, w, counted_waves(self.shape) is not None)
         mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
         after: WaveCarry = mapped(inputs, wave_state, wave)
         return after
@@ -304,7 +304,6 @@ class Engine:
             state, hyper, fragment = jax.tree.map(lambda x: x[0], (state, hyper, fragment))
             plan = of_one_seed(plan)
         lead = () if seeds == 1 else (seeds,)
-        wave_body = partial(self.planned_wave, plan)
 
         def round_body(r: jax.Array, so_far: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = so_far
@@ -313,9 +312,10 @@ class Engine:
                 chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
-                wave_state = loop(plan.bounds[r], partial(wave_body, inputs), WaveCarry.start(state, self.spec.metrics))
+                body, start = partial(self.planned_wave, plan, inputs), WaveCarry.start(state, self.spec.metrics)
+                wave_state = loop(plan.bounds[r], body, start, counted_waves(self.shape))
             else:
-                steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, wave_body)
+                steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, partial(self.planned_wave, plan))
                 done = steps.run(state, r)
                 state, wave_state, episodes, dropped = done.state, done.waves, done.episodes, done.dropped
             after, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
@@ -381,15 +381,15 @@ class Engine:
         return traced.lower(lowering_platforms=None if platform is None else (platform,))
 
     def run(self, inputs: EngineInputs, rounds: int) -> tuple[EngineState, RoundMetrics]:
-        """Execute the first `rounds` rounds of a plan. Returns immediately, because JAX is asynchronous.
+        """Execute the first `rounds` rounds of a plan; returns the state after them and metrics `[R, S]`."""
+        return self.placed(inputs, rounds)()
 
-        Returns the state after the rounds and metrics `[R, S]`.
-        """
+    def placed(self, inputs: EngineInputs, rounds: int) -> Callable[[], tuple[EngineState, RoundMetrics]]:
+        """The call of `run`, its inputs already on the devices. It returns at once on CPUs only (`SeedStates`)."""
         self.compile(inputs)
-        program = self.compiled[self.key(inputs.plan, inputs.width)]
         hyper, *data = self.replicated((inputs.hyper, np.int32(rounds), inputs.fragment))
-        result: tuple[EngineState, RoundMetrics] = program(inputs.state, hyper, self.put(inputs.plan), *data)
-        return result
+        program = self.compiled[self.key(inputs.plan, inputs.width)]
+        return partial(program, inputs.state, hyper, self.put(inputs.plan), *data)
 
     def put(self, plan: Plan) -> Plan:
         """Plan placed on the mesh."""

@@ -16,15 +16,33 @@ from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import publish_statistics
 from stellaris_jax.engine.wave import RoundInputs, UpdateSums, WaveCarry
 from stellaris_jax.timeline.plan import Plan
+from stellaris_jax.timeline.shapes import PlanShape
 
 T = TypeVar("T")
 
 
-def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T) -> T:
-    """`jax.lax.fori_loop` from `bounds[0]` to before `bounds[1]`."""
+def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T, turns: int | None = None) -> T:
+    """`jax.lax.fori_loop` from `bounds[0]` to before `bounds[1]`; with `turns`, of so many, -1 when over."""
     first, end = bounds
-    result: T = jax.lax.fori_loop(first, end, body, start)
-    return result
+    if turns is None:
+        result: T = jax.lax.fori_loop(first, end, body, start)
+        return result
+
+    def turn(k: jax.Array, so_far: T) -> T:
+        return body(jnp.where(first + k < end, first + k, -1), so_far)
+
+    counted: T = jax.lax.fori_loop(0, turns, turn, start)
+    return counted
+
+
+def counted_waves(shape: PlanShape) -> int | None:
+    """Turns of a loop over a round's waves; `None` if it has as many turns as the round has waves.
+
+    Accelerators wait for the host at every turn of a loop whose length is a value. If a round learns from one fragment,
+    gradient by gradient, nearly all rounds have as many waves as the fragment has minibatches.
+    """
+    pays = jax.default_backend() != "cpu" and shape.buffers == shape.wave_size == 1 and shape.collection is None
+    return shape.gradients if pays else None
 
 
 class SoFar(NamedTuple):

@@ -7,9 +7,10 @@ A seed in its own thread gives the same bits, regardless of concurrent work.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -29,6 +30,7 @@ from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan
 
 T = TypeVar("T")
+Call = Callable[[], tuple[EngineState, RoundMetrics]]
 
 
 class Running(NamedTuple):
@@ -158,12 +160,13 @@ class SeedStates:
         fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
         rounds = len(chunk.rounds)
 
-        def execute(
-            state: EngineState, plan: Plan, fragment: Any, width: int, envs: list[int]
-        ) -> tuple[EngineState, RoundMetrics]:
+        def placed(state: EngineState, plan: Plan, fragment: Any, width: int, envs: list[int]) -> Call:
             if not any(envs):
-                return passed(state, rounds, self.engine.spec.metrics)
-            return self.engine.run(EngineInputs(state, self.hyper, plan, fragment, width), rounds)
+                return partial(passed, state, rounds, self.engine.spec.metrics)
+            return self.engine.placed(EngineInputs(state, self.hyper, plan, fragment, width), rounds)
+
+        def execute(*arguments: Any) -> tuple[EngineState, RoundMetrics]:
+            return placed(*arguments)()
 
         if self.engine.loses_state:
             self._before = states
@@ -173,6 +176,9 @@ class SeedStates:
         if self._threads is not None:
             return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
         try:
+            if calls_wait():
+                # Placed here: another thread's Python would hold up every array.
+                return Running(rounds, [begun(call) for call in [placed(*arguments) for arguments in work]])
             return Running(rounds, [execute(*arguments) for arguments in work])  # returns before the result is computed
         except BaseException:
             self._step_back()
@@ -230,6 +236,33 @@ def passed(state: EngineState, rounds: int, names: Sequence[str]) -> tuple[Engin
 def computed(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function and wait for its result on the device."""
     return jax.block_until_ready(function(*arguments))
+
+
+def calls_wait() -> bool:
+    """Whether a call of a program returns only when the device is nearly done.
+
+    Accelerators ask the host about every turn of a loop whose length is a value, as a round's number of waves is.
+    """
+    return jax.default_backend() != "cpu"
+
+
+def begun(call: Call) -> Future[tuple[EngineState, RoundMetrics]]:
+    """Future of a call, which a thread has begun, so that the caller can plan the next chunk meanwhile."""
+    has_begun = threading.Event()
+
+    def run() -> tuple[EngineState, RoundMetrics]:
+        has_begun.set()
+        return jax.block_until_ready(call())
+
+    future = caller().submit(run)
+    has_begun.wait()  # the caller's own Python would otherwise keep the thread from beginning for some milliseconds
+    return future
+
+
+@cache
+def caller() -> ThreadPoolExecutor:
+    """Pool of the one thread that calls programs which keep their caller waiting."""
+    return ThreadPoolExecutor(1, "caller")
 
 
 @cache

@@ -16,7 +16,7 @@ from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.timeline.plan import Invocation
+from stellaris_jax.timeline.plan import Invocation, Plan
 
 
 class GradientSums(NamedTuple):
@@ -55,6 +55,15 @@ class Wave(NamedTuple):
     invocations: Invocation
     weights: Any
     size: Any
+
+    @classmethod
+    def at(cls, plan: Plan, w: jax.Array, may_be_none: bool = False) -> Wave:
+        """Wave `w` of a plan, with the seeds' axis. If it `may_be_none`, -1 is a wave that changes nothing."""
+        wave: Wave = jax.tree.map(lambda x: x[w], cls(plan.invocations, plan.weights, plan.sizes))
+        if not may_be_none:
+            return wave
+        weights, size = (jnp.where(w < 0, 0, x) for x in (wave.weights, wave.size))
+        return wave._replace(weights=weights, size=size)
 
 
 class RoundInputs(NamedTuple):

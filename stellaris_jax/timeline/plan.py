@@ -180,7 +180,9 @@ def minibatch_order(
     sequences, places, count = layout.steps * envs // layout.length, layout.batch // layout.length, layout.count(envs)
     # Permute 64-bit integers: NumPy swaps them twice as fast as shorter ones.
     order = np.tile(np.arange(sequences), (layout.epochs, 1))
-    order = generator.permuted(order, axis=1, out=order).astype(np.int32)
+    for epoch in order:
+        generator.shuffle(epoch)  # as `permuted` does, which keeps other threads from drawing meanwhile
+    order = order.astype(np.int32)
     if width != envs and layout.length == 1:
         order += (width - envs) * (order // envs)  # sample t * envs + e is row t * width + e
     if sequences == count * places:
