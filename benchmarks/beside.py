@@ -65,7 +65,7 @@ PEERS = {
         ("sbx",),
         (
             *("cartpole_small", "cartpole_large", "cartpole", "acrobot", "hopper"),
-            *OFF_POLICY,
+            *(*OFF_POLICY, "hopper_by_sac"),
         ),
     ),
     "cleanrl": Peer(

@@ -119,6 +119,7 @@ RETURN: dict[str, list[str]] = {
     "acrobot_by_dqn": ["env=gymnax/acrobot", "algorithm=dqn"],
     "pendulum_by_sac": ["env=gymnax/pendulum", "algorithm=sac"],
     "breakout_by_dqn": ["env=gymnax/breakout_minatar", "algorithm=dqn"],
+    "hopper_by_sac": ["env=envpool/hopper", "algorithm=sac", "total_steps=50_000"],
 }
 """A user's jobs: the settings that come with the package, in `configs/env/`."""
 
