@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.own import THROUGHPUT, TOKENS
 from stellaris_jax.cli import program
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 
 Figures = dict[str, Any]
@@ -42,6 +43,7 @@ JOBS: dict[str, list[str]] = {
     "cartpole, 8192 x 32": WIDE,
     "cartpole, 8192 x 32, 8 seeds": [*WIDE, "num_seeds=8", "engine.chunk_rounds=4"],
     "breakout": ["env=gymnax/breakout_minatar", "engine.chunk_rounds=8"],
+    "cartpole, 2048 x 32": [*THROUGHPUT["cartpole_large"], "system=central"],
     "hopper": ["env=brax/hopper", "engine.chunk_rounds=2"],
     "hopper, 2048 x 10": [*THROUGHPUT["hopper_spring"], "system=central", "engine.chunk_rounds=4"],
     "cartpole, DQN": [*THROUGHPUT["cartpole_dqn"], "system=central"],
@@ -73,14 +75,20 @@ def measure(job: str, overrides: list[str]) -> Figures:
       job: a name in `JOBS`.
       overrides: configuration beside the job's.
 
-    Returns: median env steps per second of whole chunks, planning and records included; gradients per second; seconds
-    of compilation; the largest memory of the device; parameters of the network.
+    Returns: median env steps per second of whole chunks, planning and records included; gradients per second;
+    milliseconds of a chunk, of its plan, and of the call that executes it; seconds of compilation; the largest memory
+    of the device; parameters of the network.
     """
     trainer = Trainer(load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", *overrides]))
     trainer.compile()
     compiled = trainer.summary(None)["compile_seconds"]
     trainer.step()
-    rates: list[float] = []
+    rates, planned, called = list[float](), list[float](), list[float]()
+    planner, engine = planner_of(trainer.executor), trainer.engine
+    plan, placed = planner.plan, engine.placed
+    # Functions of these two objects, so that nothing else is timed.
+    planner.plan = _timed(plan, planned)  # type: ignore[method-assign]
+    engine.placed = lambda *inputs: _timed(placed(*inputs), called)  # type: ignore[method-assign]
     begin = time.perf_counter()
     while time.perf_counter() - begin < LEAST or len(rates) < 3:
         start = time.perf_counter()
@@ -92,6 +100,9 @@ def measure(job: str, overrides: list[str]) -> Figures:
         "steps_per_second": rounds_per_second * trainer.steps_per_round * members,
         "gradients_per_second": rounds_per_second * trainer.spec.shape.gradients * members,
         "chunks": len(rates),
+        "chunk_ms": 1e3 * rounds / rounds_per_second,
+        "planning_ms": 1e3 * statistics.median(planned),
+        "call_ms": 1e3 * statistics.median(called),
         "compile_seconds": compiled,
         "device_memory_mb": memory(),
         "parameters": trainer.network.size,
@@ -99,6 +110,19 @@ def measure(job: str, overrides: list[str]) -> Figures:
     }
     trainer.close()
     return result
+
+
+def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    """Function that notes how long it takes, waiting for arrays on the device included."""
+
+    def run(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        result = function(*arguments)
+        jax.block_until_ready(jax.tree.leaves(result))
+        seconds.append(time.perf_counter() - begin)
+        return result
+
+    return run
 
 
 def memory() -> float | None:
