@@ -1,6 +1,7 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
 # make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m thorough, -m slow: the rest)
 # make docs                                           builds the documentation into docs/_build/html
+# make gpu-check [JOBS='"cartpole" "breakout"']      compiles jobs for an H100 and a V100 without a GPU (1.4 GB in .gpu-check)
 # make lint | constraints | clean
 # The first call makes .venv with the pinned packages; PYTHON=/path/to/python chooses its Python.
 
@@ -9,7 +10,7 @@ PYTHON ?=
 SHELL := bash
 BIN := .venv/bin
 
-.PHONY: train test docs lint constraints clean
+.PHONY: train test docs lint constraints clean gpu-check
 
 train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
@@ -38,5 +39,15 @@ constraints: .venv/.installed
 	  $(BIN)/python -m uv pip compile --quiet --no-header --no-annotate --python-version $$version --extra all --extra dev pyproject.toml >> $$file; \
 	done
 
+# Plug-ins that compile for CUDA, and CUDA's compilers: for Volta GPUs the last that know them. They stay outside of .venv,
+# where JAX would look for a GPU at every start.
+JOBS ?= "cartpole"
+JAX = $$($(BIN)/python -c "import jax; print(jax.__version__)")
+INSTALL = $(BIN)/python -m pip install --quiet --no-deps --target
+gpu-check: .venv/.installed
+	@[ -e .gpu-check/cuda13 ] || $(INSTALL) .gpu-check/cuda13 jax-cuda13-plugin==$(JAX) jax-cuda13-pjrt==$(JAX) nvidia-cuda-nvcc nvidia-nvvm
+	@[ -e .gpu-check/cuda12 ] || $(INSTALL) .gpu-check/cuda12 jax-cuda12-plugin==$(JAX) jax-cuda12-pjrt==$(JAX) nvidia-cuda-nvcc-cu12
+	@$(BIN)/python scripts/benchmark.py gpu $(JOBS) --gpu h100 v100
+
 clean:
-	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .gpu-check build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -16,6 +16,8 @@ foretell    simulated runs of independent actors beside live ones, in ten settin
             calibrates (data lag, staleness, utilisation, seconds per round)
 card        an accelerator: microseconds of kernels, launches and loops; steps/s, memory, compilation of jobs; how far
             results are from a CPU's, and whether they repeat; another checkout beside it with `--beside`
+gpu         a job's program compiled for a GPU that is not there (`make gpu-check`): kernels, launches and waits of the
+            host per gradient and per env step, memory, and a modelled rate, which is no measurement
 defaults    returns of the defaults on environments without settings of their own, beside sbx's PPO at equal env steps
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
@@ -70,6 +72,8 @@ def _main(argv: Sequence[str] | None) -> None:
 def _parser() -> program.Parser:
     # Imported late, so that a mistake in the command's name answers at once.
     from benchmarks import cards, defaults, foretell, limit, live, own, plan
+    from benchmarks.card import JOBS
+    from benchmarks.gpu_model import GPUS
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
@@ -149,6 +153,12 @@ def _parser() -> program.Parser:
     card.add_argument("--together", type=program.at_least(0), default=0, help="jobs that compile at once beforehand")
     card.add_argument("--references", type=Path, help="folder of a CPU's rounds; made there if JAX runs on a CPU")
     card.add_argument("--kept", type=Path, required=True, help="file that keeps every run, so that a stop costs one")
+    gpu = command("gpu", "programs compiled for a GPU that is not there")
+    gpu.add_argument("jobs", nargs="+", choices=list(JOBS), metavar="JOB", help=f"one of: {'; '.join(JOBS)}")
+    gpu.add_argument("--gpu", nargs="+", choices=list(GPUS), default=["h100"], help="GPUs (default h100)")
+    gpu.add_argument(
+        "--plugins", type=Path, default=Path(".gpu-check"), help="folder with cuda12 and cuda13 (default .gpu-check)"
+    )
     bound = command("limit", "jobs beside the limits of this machine")
     bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
     bound.add_argument("--systems", nargs="+", choices=list(limit.SYSTEMS), default=["stellaris"])
@@ -273,6 +283,15 @@ def _card(console: Console, arguments: argparse.Namespace) -> Any:
     return result
 
 
+def _gpu(console: Console, arguments: argparse.Namespace) -> Any:
+    from benchmarks import gpu
+
+    result = gpu.measure(arguments.jobs, arguments.gpu, arguments.plugins, lambda text: print(text, flush=True))
+    title = "compiled, not run: kernels / launches / waits of the host; the rate is a model's"
+    print_table(console, title, gpu.rows(result), names=("job", "GPU"))
+    return result
+
+
 def _defaults(console: Console, arguments: argparse.Namespace) -> Any:
     from benchmarks import defaults
 
@@ -314,7 +333,7 @@ def _calibrate(console: Console, arguments: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[Console, argparse.Namespace], Any]] = {
     "peers": _peers, "tokens": _tokens, "engine": _gradients, "methods": _gradients, "actors": _gradients,
     "plan": _plan, "startup": _startup, "live": _live, "foretell": _foretell, "limit": _limit,
-    "card": _card, "defaults": _defaults,
+    "card": _card, "gpu": _gpu, "defaults": _defaults,
     "calibrate": _calibrate,
 }  # fmt: skip
 """Functions that measure, print and return the figures of each command."""
