@@ -52,6 +52,7 @@ def compiled(job: str, gpu: str, dump: Path, overrides: Collection[str] = ()) ->
     Raises:
       ConfigError: the plug-in is not there.
     """
+    jax.default_backend = lambda: "gpu"  # seeds side by side, and the forms for accelerators
     trainer = Trainer(load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", *overrides]))
     chunk = planner_of(trainer.executor).next()
     plan, rounds = chunk.plans[0], len(chunk.rounds)
@@ -64,7 +65,6 @@ def compiled(job: str, gpu: str, dump: Path, overrides: Collection[str] = ()) ->
         raise ConfigError(
             f"JAX has no plug-in for {GPUS[gpu].plugin} here ({reason}); `make gpu-check` installs it."
         ) from None
-    jax.default_backend = lambda: "gpu"  # the forms for accelerators are chosen when a program is traced
     mesh = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
     inputs = EngineInputs(trainer.engine.layout.shapes(), trainer.seed_states.hyper, plan, None, chunk.widths[0])
     begin = time.perf_counter()
@@ -144,14 +144,15 @@ def rows(results: list[Figures]) -> list[dict[str, str]]:
     table = []
     for result in results:
         if "failed" in result:
-            table.append({"job": result["job"], "GPU": result["gpu"], "a gradient": result["failed"]})
+            table.append({"job": result["job"], "GPU": result["gpu"], "a wave": result["failed"]})
             continue
         rate = {name: f"{1e-3 * value:,.0f}k" for name, value in result["modelled_steps_per_second"].items()}
         table.append(
             {
                 "job": result["job"],
                 "GPU": result["gpu"],
-                "a gradient": shown(result[GRADIENT]),
+                "gradients of a wave": f"{result['gradients_of_a_wave']:.3g}",
+                "a wave": shown(result[GRADIENT]),
                 "an env step": shown(result[STEP]),
                 "the rest of a round": shown(result[ROUND]),
                 "temporaries MB": f"{result['temporary_mb']:,.1f}",

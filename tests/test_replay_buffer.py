@@ -203,8 +203,10 @@ def test_several_devices_share_the_buffer_and_learn_the_same(others: tuple[str, 
         assert [part.data.shape[1] for part in leaf.addressable_shards] == [leaf.shape[1] // 2] * 2
 
 
-def test_a_shared_buffer_continues_on_fewer_devices(tmp_path: Path) -> None:
-    whole, first, second = trainer_of(*SHARED), trainer_of(*SHARED, "engine.devices=2"), trainer_of(*SHARED)
+@pytest.mark.parametrize("others", [(), ("system.actors=independent", "system.actor_shards=2")])
+def test_a_shared_buffer_continues_on_fewer_devices(others: tuple[str, ...], tmp_path: Path) -> None:
+    common = (*SHARED, *others)
+    whole, first, second = trainer_of(*common), trainer_of(*common, "engine.devices=2"), trainer_of(*common)
     whole.run()
     hand_over(first, second, tmp_path)
     stored = (trainer.state.loader.fragments for trainer in (first, second))
