@@ -75,8 +75,8 @@ def measure(job: str, overrides: list[str]) -> Figures:
       job: a name in `JOBS`.
       overrides: configuration beside the job's.
 
-    Returns: median env steps per second of whole chunks, planning and records included; gradients per second;
-    milliseconds of a chunk, of its plan, and of the call that executes it; seconds of compilation; the largest memory
+    Returns: median env steps per second of whole chunks, planning and records included; gradients per second.
+    Milliseconds of a chunk, of its plan, and of the call that executes it. Seconds of compilation; the largest memory
     of the device; parameters of the network.
     """
     trainer = Trainer(load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", *overrides]))

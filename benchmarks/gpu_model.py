@@ -1,10 +1,10 @@
 """GPUs that programs are compiled for without having them, and what kernels, launches and waits cost on them.
 
 The rate that follows is a model, not a measurement: every kernel costs the same, however much data it touches, so that
-large minibatches are slower than it says. Its middle is from one H200, where a kernel in a CUDA graph took 1.5 us, a
-turn of a loop 9.6 us, and one of a loop whose length is a value 22.7 us (`benchmark.py card --jobs costs`,
-results/benchmarks/card.json); kernels of real programs overlap a little, and took 1.0 to 1.7. Other GPUs have not been
-had: V100s are taken to be 1.25 times as slow, which is a guess.
+large minibatches are slower than it says. Its middle is from one H200 (`benchmark.py card --jobs costs`,
+results/benchmarks/card.json). There a kernel in a CUDA graph took 1.5 us, a turn of a loop 9.6 us, and one of a loop
+whose length is a value 22.7 us. Kernels of real programs took 1.0 to 1.7 us. Other GPUs have not been had: V100s are
+taken to be 1.25 times as slow, which is a guess.
 """
 
 from __future__ import annotations

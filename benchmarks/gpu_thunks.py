@@ -1,4 +1,4 @@
-"""What a compiled program makes a GPU and its host do, counted in the files that XLA's compiler writes.
+"""Counts of what a compiled program makes a GPU and its host do, from the files that XLA's compiler writes.
 
 XLA dumps the sequence of a program's *thunks*: kernels, copies, CUDA graphs of these, loops, conditionals. A loop whose
 length the compiler knows costs its turns' launches. One whose length is a value costs a wait of the host at every turn
@@ -18,7 +18,7 @@ METADATA = "*thunk_metadata.txt"
 
 ROUND, STEP, GRADIENT = "round", "env step", "gradient"
 FUNCTIONS = {"rollout": STEP, "loop": GRADIENT}
-"""What a turn of a loop is, by the function that makes the loop; other loops are named after their function."""
+"""Names of loops, by the function that makes them; other loops are named after their function."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Thunk:
 
 @dataclass(frozen=True)
 class Counts:
-    """What happens in a stretch of a program, once.
+    """Counts of one pass through a stretch of a program.
 
     Attributes:
       kernels: kernels and copies on the device.
@@ -227,7 +227,7 @@ def _loops(text: str) -> Iterator[tuple[str, tuple[str, int | None]]]:
 
 
 def _functions(text: str) -> dict[int, str]:
-    """What a turn of a loop is, by the number of the stack frame that makes it."""
+    """Names of loops by the number of the stack frame that makes them."""
     names = {int(n): name for n, name in re.findall(r'^(\d+) "([^"]*)"$', _table(text, "FunctionNames"), re.M)}
     places = re.findall(r"^(\d+) \{.*?function_name_id=(\d+)", _table(text, "FileLocations"), re.M)
     functions = {int(place): names.get(int(function), "") for place, function in places}
