@@ -76,7 +76,7 @@ StackFrames
 3 {file_location_id=3 parent_frame_id=1}
 
 %region (x: f32[]) -> f32[] {
-  %while.2 = (s32[], f32[4,2]{1,0}) while(%t), condition=%c, body=%b, metadata={op_name="while/while" stack_frame_id=2}, KNOWN
+  %while.2 = (s32[], f32[4,2]{1,0}) while(%t), condition=%c, body=%b, metadata={op_name="while" stack_frame_id=2}, KNOWN
   ROOT %while.3 = (s32[]) while(%t), condition=%c, body=%b, metadata={op_name="while/while" stack_frame_id=3}
 }
 ENTRY %main {
