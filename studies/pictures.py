@@ -17,7 +17,11 @@ from stellaris_jax.report.curves import (
     BLACK,
     BLUE,
     COLOURS,
+    GREEN,
     LINES,
+    ORANGE,
+    PINK,
+    SKY,
     TEXT,
     VERMILION,
     about_spread,
@@ -66,9 +70,21 @@ Panels = Mapping[str, Sequence[History]]
 Marks = Mapping[str, Sequence[Mark]]
 
 
-@drawing()
+MOST_ROWS = 5
+"""Most rows of a picture, so that it fits a screen."""
+OWN_COLOURS = {
+    "PPO": BLUE, "Stellaris": GREEN, "Nitro": PINK, "Stellaris + Nitro": ORANGE, "MinionsRL": SKY, "IMPACT": BLACK,
+    "RLlib": ORANGE, "PAR-RL": SKY, "Max": BLUE, "Adapt": ORANGE, "Azure ML": VERMILION,
+}  # fmt: skip
+"""Colours of systems, the same in all pictures; others get what is left."""
+WHOLE = ", whole GPU"
+
+
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """Draw return against env steps, simulated seconds and dollars, a row per panel.
+
+    With more than `MOST_ROWS` panels, each task, the name of a panel up to its last comma, has a picture of its own,
+    whose name ends with the task's.
 
     Args:
       panels: histories by panel.
@@ -77,8 +93,24 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
       title: title of the picture.
     """
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
+    if len(panels) <= MOST_ROWS:
+        return _curves(panels, marks, path, title, names)
+    path.unlink(missing_ok=True)  # of an earlier version, or of fewer panels
+    for task in dict.fromkeys(map(_task, panels)):
+        some = {panel: histories for panel, histories in panels.items() if _task(panel) == task}
+        _curves(some, marks, path.with_stem(f"{path.stem}_{task}"), f"{title}, {task}", names)
+
+
+def _task(panel: str) -> str:
+    return panel.rpartition(", ")[0] or panel
+
+
+@drawing()
+def _curves(panels: Panels, marks: Marks, path: Path, title: str, names: Sequence[str]) -> None:
+    """Draw one picture of `curves`, in which these names may occur."""
     styles = looks(names)
-    figure = titled(title, 0.5 + 2.4 * len(panels))
+    names = [name for name in names if any(_name(history) == name for history in chain(*panels.values()))]
+    figure = titled(title, 0.5 + min(2.4, 9.2 / len(panels)) * len(panels))
     rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
     for row, (panel, histories) in zip(rows, panels.items(), strict=True):
         for axes, (axis, label) in zip(row, AXES.items(), strict=True):
@@ -98,7 +130,7 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
             tidy(axes)
         row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
     handles = [Line2D([], [], label=name, **styles[name]) for name in names]
-    if any(marks.values()):
+    if any(marks.get(panel) for panel in panels):
         handles.append(Line2D([], [], label="paper", **PAPER))
     counts = Counter((panel, history.series) for panel, members in panels.items() for history in members)
     legend_below(figure, handles, columns=5, note=about_spread(counts.values()))
@@ -106,9 +138,18 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Style of each name's curve: colour and dashes, so that coinciding curves stay visible."""
-    pairs = zip(cycle(COLOURS), cycle(LINES), strict=False)
-    return {name: {"color": colour, "linestyle": line} for name, (colour, line) in zip(names, pairs, strict=False)}
+    """Style of each name's curve: its system's colour, and dashes, so that coinciding curves stay visible."""
+    fixed = {name: colour for name in names if (colour := _own_colour(name))}
+    left = cycle([colour for colour in COLOURS if colour not in fixed.values()] or COLOURS)
+    colours = {name: fixed.get(name) or next(left) for name in names}
+    return {name: {"color": colours[name], "linestyle": line} for name, line in zip(names, cycle(LINES), strict=False)}
+
+
+def _own_colour(name: str) -> str | None:
+    """Colour of a system, which it keeps beside whatever it is added to; a whole GPU has its own."""
+    if name.endswith(WHOLE):
+        return VERMILION
+    return OWN_COLOURS.get(name) or OWN_COLOURS.get(name.rpartition(" + ")[2])
 
 
 def _name(history: History) -> str:

@@ -166,3 +166,27 @@ def test_figures_of_studies_show_few_seeds_themselves(seeds: int, drawn: list[Fi
     renderer = laid_out(drawn[0])
     box = drawn[0].legends[0].get_window_extent(renderer)
     assert box.x0 >= 0 and box.x1 <= drawn[0].bbox.x1
+
+
+def test_pictures_of_many_panels_are_split_by_task(tmp_path: Path) -> None:
+    """A picture for each task, and none that an earlier version left with all of them."""
+    panels = {
+        f"{task}, {rate}": [made_up(task, "PPO", seed) for seed in range(5)]
+        for task in ("hopper", "walker2d", "humanoid")
+        for rate in ("the paper's rate", "tuned rates")
+    }
+    path = tmp_path / "figure_6.png"
+    pictures.curves(dict(list(panels.items())[:5]), {}, path, "Five rows")
+    assert {file.name for file in tmp_path.iterdir()} == {"figure_6.png"}
+    pictures.curves(panels, {}, path, "Six rows")
+    assert {file.name for file in tmp_path.iterdir()} == {
+        f"figure_6_{task}.png" for task in ("hopper", "walker2d", "humanoid")
+    }
+
+
+def test_a_system_has_its_colour_in_every_picture() -> None:
+    alone = pictures.looks(["softsync", "Stellaris", "SSP"])
+    beside = pictures.looks(["PPO", "PPO, whole GPU", "PPO + Stellaris"])
+    assert alone["Stellaris"]["color"] == beside["PPO + Stellaris"]["color"] == pictures.GREEN
+    assert len({style["color"] for style in alone.values()}) == len({style["color"] for style in beside.values()}) == 3
+    assert len({style["linestyle"] for style in beside.values()}) == 3

@@ -26,6 +26,7 @@ def heat(
     title: str,
     best: bool = True,
     counted: bool = False,
+    measure: str = "share of the way from the worst to the solved return",
 ) -> Path:
     """Draw a heat map, a row per method and a column per value of an axis; 0 is dark, 1 is bright.
 
@@ -37,11 +38,16 @@ def heat(
       title: title of the picture.
       best: whether to print in bold the best of a column, and values within its interval.
       counted: whether to count seeds, where each value is 0 or 1.
+      measure: name of the values, beside their scale.
     """
     means = np.array([[np.mean(values) for _, values in row] for row in rows.values()])
-    figure = titled(title, 1.4 + 0.32 * len(rows))
+    figure = titled(title, 1.2 + min(0.32 * len(rows), 8.4))
     axes = figure.add_subplot()
-    axes.imshow(means, cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
+    image = axes.imshow(means, cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
+    scale = figure.colorbar(image, ax=axes, aspect=40, pad=0.01, ticks=(0.0, 0.5, 1.0))
+    scale.set_label("share of seeds" if counted else measure, fontsize=TEXT - 1)
+    scale.ax.tick_params(labelsize=TEXT - 1)
+    scale.outline.set_visible(False)  # type: ignore[operator]
     axes.set_xticks(range(len(columns)), columns, fontsize=TEXT)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=TEXT)
     axes.set_xlabel(axis, fontsize=TEXT)
