@@ -120,8 +120,11 @@ def measure(jobs: Collection[str], gpus: Collection[str], plugins: Path, note: C
             raise ConfigError(f"--plugins={plugins} has no folder {GPUS[gpu].plugin}; `make gpu-check` installs it.")
         for job in jobs:
             with tempfile.TemporaryDirectory() as dump:
+                if any(map(str.isspace, dump)):
+                    raise ConfigError(f"TMPDIR={tempfile.gettempdir()} has a blank, at which XLA cuts its flags.")
+                flags = " ".join(filter(None, (os.environ.get("XLA_FLAGS"), DUMP.format(dump))))
                 paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-                environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": DUMP.format(dump), "PYTHONPATH": paths}
+                environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": paths}
                 command = [sys.executable, "-m", "benchmarks.gpu", job, gpu, "--dump", dump]
                 try:
                     result = figures(command, environment)

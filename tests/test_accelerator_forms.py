@@ -108,6 +108,15 @@ def test_a_call_that_waits_leaves_its_caller_free(monkeypatch: pytest.MonkeyPatc
         trainer.step()
 
 
+def test_rounds_with_the_host_are_executed_by_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments belong to its thread, and the state before them is kept."""
+    overrides = ["env=gymnasium/cartpole", "system=async", "system.actors=independent", "system.actor_shards=4"]
+    alone = parameters(overrides)
+    monkeypatch.setattr(seed_states, "calls_wait", lambda: True)
+    monkeypatch.setattr(seed_states, "begun", lambda call: pytest.fail("a thread would step environments"))
+    np.testing.assert_array_equal(parameters(overrides), alone)
+
+
 def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole fragment at once where a CPU would take it in parts."""
     widths: list[int] = []

@@ -246,13 +246,13 @@ def test_timelines_of_scaled_rounds_are_drawn(tmp_path: Path) -> None:
 
 def test_seeds_that_are_finished_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(scalable("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
-    run, ran = trainer.engine.run, []
+    placed, ran = trainer.engine.placed, []
 
     def noted(*arguments: Any) -> Any:
         ran.append(1)
-        return run(*arguments)
+        return placed(*arguments)
 
-    monkeypatch.setattr(trainer.engine, "run", noted)
+    monkeypatch.setattr(trainer.engine, "placed", noted)
     expected = 0
     while not trainer.finished:
         expected += sum(not scaling.finished for scaling in trainer.schedule.scalings)

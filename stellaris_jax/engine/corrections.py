@@ -168,7 +168,10 @@ class Correction(Numbered):
         return ()
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        """Corrected stack, and the next state."""
+        """Corrected stack, and the next state.
+
+        A stack may be empty, all its weights 0. Then the state must stay what it is.
+        """
         return stack, state
 
     def published(self, state: Any, step: jax.Array, counts: jax.Array) -> Any:

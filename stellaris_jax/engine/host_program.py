@@ -26,7 +26,7 @@ from stellaris_jax.engine.round_steps import RoundSteps, SoFar, loop
 from stellaris_jax.engine.shards import HostData, Segments
 from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, of_one_seed
 from stellaris_jax.engine.versions import lookup
-from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.engine.wave import Call, RoundMetrics
 from stellaris_jax.timeline.plan import Plan
 
 T = TypeVar("T")
@@ -167,18 +167,15 @@ class HostEngine(Engine):
             self.compile_seconds += seconds
             return seconds
 
-    def run(self, inputs: EngineInputs, rounds: int) -> tuple[EngineState, RoundMetrics]:
-        """Execute the round of a plan; waits for the host, and not for the device's last gradients.
+    def placed(self, inputs: EngineInputs, rounds: int) -> Call:
+        """The call that executes the round of a plan; it waits for the host, and not for the device's last gradients.
 
         Args:
           inputs: inputs, whose `fragment` has the `Roller` of each seed of the block.
           rounds: 1, as every chunk with host environments has it.
-
-        Returns:
-          (state after the round, metrics `[1, S]`).
         """
         self.compile(inputs)
-        return HostRound(self, inputs).executed()
+        return HostRound(self, inputs).executed
 
     # Programs ------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from stellaris_jax.engine.shards import Shards, published, with_totals
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import PLAN_SPECS, REPLICATED, EngineInputs, EngineState, StateLayout, of_one_seed
 from stellaris_jax.engine.stored_programs import NONE, StoredPrograms
-from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
+from stellaris_jax.engine.wave import Call, GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -282,7 +282,7 @@ class Engine:
 
     def planned_wave(self, plan: Plan, inputs: RoundInputs, w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
         """Wave `w` of a plan, for all seeds; see `wave`."""
-        wave = Wave.at(plan, w, counted_waves(self.shape) is not None)
+        wave = Wave.at(plan, w, counted_waves(self.spec) is not None)
         mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
         after: WaveCarry = mapped(inputs, wave_state, wave)
         return after
@@ -313,7 +313,7 @@ class Engine:
                 state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
                 inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, plan.learning_rate[r])
                 body, start = partial(self.planned_wave, plan, inputs), WaveCarry.start(state, self.spec.metrics)
-                wave_state = loop(plan.bounds[r], body, start, counted_waves(self.shape))
+                wave_state = loop(plan.bounds[r], body, start, counted_waves(self.spec))
             else:
                 steps = RoundSteps(self.shards, self.over_seeds, hyper, plan, partial(self.planned_wave, plan))
                 done = steps.run(state, r)
@@ -384,7 +384,7 @@ class Engine:
         """Execute the first `rounds` rounds of a plan; returns the state after them and metrics `[R, S]`."""
         return self.placed(inputs, rounds)()
 
-    def placed(self, inputs: EngineInputs, rounds: int) -> Callable[[], tuple[EngineState, RoundMetrics]]:
+    def placed(self, inputs: EngineInputs, rounds: int) -> Call:
         """The call of `run`, its inputs already on the devices. It returns at once on CPUs only (`SeedStates`)."""
         self.compile(inputs)
         hyper, *data = self.replicated((inputs.hyper, np.int32(rounds), inputs.fragment))

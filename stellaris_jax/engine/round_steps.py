@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.shards import Segments, Shards, dropped_episodes, published
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.store import publish_statistics
 from stellaris_jax.engine.wave import RoundInputs, UpdateSums, WaveCarry
 from stellaris_jax.timeline.plan import Plan
-from stellaris_jax.timeline.shapes import PlanShape
 
 T = TypeVar("T")
 
@@ -35,13 +35,16 @@ def loop(bounds: jax.Array, body: Callable[[jax.Array, T], T], start: T, turns: 
     return counted
 
 
-def counted_waves(shape: PlanShape) -> int | None:
+def counted_waves(spec: ProgramSpec) -> int | None:
     """Turns of a loop over a round's waves; `None` if it has as many turns as the round has waves.
 
     Accelerators wait for the host at every turn of a loop whose length is a value. If a round learns from one fragment,
-    gradient by gradient, nearly all rounds have as many waves as the fragment has minibatches.
+    gradient by gradient, nearly all rounds have as many waves as the fragment has minibatches. With a replay buffer,
+    many rounds may have none.
     """
-    pays = jax.default_backend() != "cpu" and shape.buffers == shape.wave_size == 1 and shape.collection is None
+    shape = spec.shape
+    alike = shape.buffers == shape.wave_size == 1 and shape.collection is None and spec.buffer is None
+    pays = jax.default_backend() != "cpu" and alike
     return shape.gradients if pays else None
 
 

@@ -26,11 +26,10 @@ from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.engine.state import EngineInputs, EngineState, policies
 from stellaris_jax.engine.store import every_version_acts_with
-from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.engine.wave import Call, RoundMetrics
 from stellaris_jax.timeline import Plan
 
 T = TypeVar("T")
-Call = Callable[[], tuple[EngineState, RoundMetrics]]
 
 
 class Running(NamedTuple):
@@ -154,7 +153,7 @@ class SeedStates:
           chunk: planned chunk.
           fragment: `[S, ...]`, its data if it comes from the host; a list of `[S]` rollers if shards roll them.
 
-        After a failure the states are those before the chunk, here and in `finish`.
+        After a failure of an engine that `loses_state`, here or in `finish`, the states are those before the chunk.
         """
         states = self.states
         fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
@@ -176,7 +175,7 @@ class SeedStates:
         if self._threads is not None:
             return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
         try:
-            if calls_wait():
+            if calls_wait() and self._single and not self.engine.loses_state:
                 # Placed here: another thread's Python would hold up every array.
                 return Running(rounds, [begun(call) for call in [placed(*arguments) for arguments in work]])
             return Running(rounds, [execute(*arguments) for arguments in work])  # returns before the result is computed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -190,3 +190,7 @@ class RoundMetrics(NamedTuple):
         loss, none = dict.fromkeys(names, zeros), EpisodeStatistics(zeros, zeros, zeros)
         rest = dict.fromkeys(cls._fields[1:-2], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
         return cls(loss=loss, episodes=none, dropped_episodes=none if drops else None, **rest)
+
+
+Call = Callable[[], tuple[EngineState, RoundMetrics]]
+"""Call of a program whose inputs are placed; returns the state afterwards and metrics `[R, S]`."""
