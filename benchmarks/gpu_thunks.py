@@ -14,7 +14,6 @@ from pathlib import Path
 
 LOOP, CONDITIONAL, GRAPH = "kWhile", "kConditional", "kCommandBuffer"
 SEQUENCE = "*thunk_sequence_after_thunk_passes.txt"
-METADATA = "*thunk_metadata.txt"
 
 ROUND, STEP, GRADIENT = "round", "env step", "gradient"
 FUNCTIONS = {"rollout": STEP, "loop": GRADIENT}
@@ -126,12 +125,12 @@ def counted(dump: Path, text: str) -> Counted:
     Raises:
       FileNotFoundError: the folder has no sequence of thunks.
     """
-    sequences = sorted(dump.glob(SEQUENCE), key=lambda path: path.stat().st_size)
-    if not sequences:
+    sequence = max(dump.glob(SEQUENCE), key=lambda path: path.stat().st_size, default=None)
+    if sequence is None:
         raise FileNotFoundError(f"{dump} has no {SEQUENCE}")
-    names = _names(next(dump.glob(sequences[-1].name.replace("_sequence_after_thunk_passes", "_metadata"))).read_text())
-    loops = dict(_loops(text))
-    own, inner = _counts(parse(sequences[-1].read_text().splitlines()), names, loops)
+    metadata = sequence.with_name(sequence.name.replace("_sequence_after_thunk_passes", "_metadata"))
+    names, loops = _names(metadata.read_text()), dict(_loops(text))
+    own, inner = _counts(parse(sequence.read_text().splitlines()), names, loops)
     return Counted(own, inner)
 
 
@@ -176,10 +175,7 @@ def _counts(
             found.append(Loop(name, turns, inside, within))
         elif thunk.kind == CONDITIONAL:
             # The dearer branch; the host reads which one it is.
-            branches: dict[str, list[Thunk]] = {}
-            for inner in thunk.within:
-                branches.setdefault(inner.section, []).append(inner)
-            each = [_counts(branch, names, loops) for branch in branches.values()]
+            each = [_counts(branch, names, loops) for branch in _branches(thunk)]
             dearest, within = max(each, key=lambda branch: branch[0].kernels, default=(Counts(), ()))
             own += dearest + Counts(1, 1, 1)
             found += within
@@ -201,10 +197,15 @@ def _leaves(thunk: Thunk) -> int:
         return 1
     if thunk.kind != CONDITIONAL:
         return sum(map(_leaves, thunk.within))
-    branches: dict[str, int] = {}
+    return 1 + max(sum(map(_leaves, branch)) for branch in _branches(thunk))
+
+
+def _branches(thunk: Thunk) -> list[list[Thunk]]:
+    """Steps of each branch of a conditional that has any."""
+    branches: dict[str, list[Thunk]] = {}
     for inner in thunk.within:
-        branches[inner.section] = branches.get(inner.section, 0) + _leaves(inner)
-    return 1 + max(branches.values())
+        branches.setdefault(inner.section, []).append(inner)
+    return list(branches.values())
 
 
 def _names(text: str) -> dict[int, str]:
