@@ -1,5 +1,6 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
 # make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m thorough, -m slow: the rest)
+# make thorough [ARGS="--share 0/3"]                  runs the longer tests of tests/thorough.txt; CI runs a third each day
 # make docs                                           builds the documentation into docs/_build/html
 # make gpu-check [JOBS='"cartpole" "breakout"']      compiles jobs for an H100 and a V100 without a GPU (1.4 GB in .gpu-check)
 # make lint | constraints | clean
@@ -10,13 +11,18 @@ PYTHON ?=
 SHELL := bash
 BIN := .venv/bin
 
-.PHONY: train test docs lint constraints clean gpu-check
+.PHONY: train test thorough docs lint constraints clean gpu-check
 
 train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
 
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10
+
 test: lint
-	@$(BIN)/python -m pytest -m "not slow and not thorough" --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10 $(ARGS)
+	@$(PYTEST) -m "not slow and not thorough" $(ARGS)
+
+thorough: .venv/.installed
+	@$(PYTEST) -m "thorough and not slow" $(ARGS)
 
 docs: .venv/.installed
 	@$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import gzip
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError
-from stellaris_jax.base.outputs import appending, rewriting_text
+from stellaris_jax.base.outputs import appending, rewriting_text, write_atomically
 
 Row = TypeVar("Row")
 
@@ -61,6 +63,16 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def write_packed(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Replace a CSV file compressed by gzip atomically; equal rows give equal bytes. Its folder is made."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def replace_block(text: str, begin: str, end: str, block: str) -> str:

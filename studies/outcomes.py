@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -17,13 +14,12 @@ import jax
 import numpy as np
 
 from stellaris_jax.base.errors import ConfigError
-from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.run import enable_compile_cache
 from stellaris_jax.many.population import Population
 from studies.builds import current_build
-from studies.files import locked, read_rows
+from studies.files import locked, read_rows, write_packed
 from studies.study import Study
 from studies.training import Variant
 
@@ -314,17 +310,14 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 def write(rows: Iterable[Outcome], path: Path) -> None:
     """Replace the file atomically; equal outcomes give equal bytes."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     rows = sorted(rows, key=lambda row: (row.cell, row.seed))
     signals = rows[0].cell.signals if rows else ()
-    writer.writerow(
-        [*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config", *signals]
-    )
-    for row in rows:
+    header = [*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config", *signals]
+
+    def cells(row: Outcome) -> list[Any]:
         curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
         means = [" ".join(f"{value:.4g}" for value in signal) for signal in row.signals]
         numbers = [f"{value:.5g}" for value in (row.rolled, row.dropped, *row.data)]
-        writer.writerow([*row.cell, row.seed, *curves, *numbers, row.config, *means])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
+        return [*row.cell, row.seed, *curves, *numbers, row.config, *means]
+
+    write_packed(path, header, map(cells, rows))

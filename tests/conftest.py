@@ -35,12 +35,23 @@ def pytest_configure() -> None:
     jax.config.update("jax_num_cpu_devices", 4)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of `thorough.txt` are marked so."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", metavar="I/N", default="0/1", help="only every N-th file of tests, from the I-th on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of `thorough.txt` are marked so, and those of other shares are left out."""
     listed = thorough.listed()
     for item in items:
         if item.nodeid in listed:
             item.add_marker("thorough")
+    number, shares = map(int, config.getoption("share").split("/"))
+    files = sorted(Path(__file__).parent.glob("test_*.py"))
+    chosen = {*files[number::shares]}
+    left_out = [item for item in items if item.path not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.path in chosen]
 
 
 MAPPED = 25_000

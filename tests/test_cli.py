@@ -8,6 +8,7 @@ import pytest
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.cli import train as cli
+from stellaris_jax.cli.stored_text import WIDTH
 from stellaris_jax.config.compose import GROUPS, choices, load_sweep
 from stellaris_jax.config.options import option_keys
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -139,7 +140,7 @@ def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--help", "env=brax/hopper", "algorithm.options.clip=0.123"], lambda config: None)
     text = capsys.readouterr().out
     lines = text.splitlines()
-    assert max(map(len, lines)) <= cli.WIDTH
+    assert max(map(len, lines)) <= WIDTH
     flowing = " ".join(text.split())
     assert all(any(line.split()[:1] == [key] for line in lines) for key in option_keys())
     for key, entry in knobs().items():

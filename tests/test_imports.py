@@ -54,6 +54,12 @@ def test_a_help_text_needs_nothing_heavy(command: str) -> None:
     assert not imported(*filter(None, [command]), "--help") & HEAVY
 
 
+def test_the_help_of_train_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "hydra" in imported("train", "--help")
+    assert not imported("train", "--help") & {*HEAVY, "hydra", "omegaconf"}
+
+
 def test_a_run_and_its_evaluation_load_no_pictures_and_no_other_suites(tmp_path: Path) -> None:
     run = tmp_path / "run"
     trained = imported("train", *TRAINED, f"run.dir={run}")

@@ -16,7 +16,7 @@ from stellaris_jax import Config, Mask, Rule, knob, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import Kind, register
-from stellaris_jax.cli.train import help_text
+from stellaris_jax.cli.train_help import help_text
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.optioned import options_of
 from stellaris_jax.config.options import PLACES, complete, option_keys, value_of

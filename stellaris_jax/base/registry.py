@@ -105,6 +105,10 @@ class Kind:
         """Names and objects, in the order of registration."""
         return [(name, self._entries[name]) for name in self]
 
+    def is_extended(self) -> bool:
+        """Whether modules outside this package have registered objects; imports nothing."""
+        return any(not place.startswith("stellaris_jax.") for place in self._places.values())
+
     def _load(self) -> None:
         while self._homes:
             import_module(self._homes[0])
@@ -145,6 +149,10 @@ class Register:
         """Kind by its attribute's name."""
         result: Kind = vars(self)[kind]
         return result
+
+    def is_extended(self) -> bool:
+        """Whether anything is registered, or was imported, from outside this package."""
+        return bool(_plugins) or any(kind.is_extended() for kind in vars(self).values())
 
     def kinds(self) -> dict[str, Kind]:
         """All kinds by the names of their attributes."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from studies.builds import current_build
+from studies.choices import next_rate
 from studies.claims import Claim, read_claims
 from studies.map.cells import COMBINED, CONFIRMING, LADDER, METHODS, SEQUENTIAL, TASKS, TUNING, Cell, grid, lag_cells
 from studies.map.store import POINTS, Outcome, outcomes
@@ -174,7 +175,7 @@ class TaskResults:
         tried = list(TASKS[self.task].rates)
         while True:
             best = max(map(at, tried), key=lambda cell: np.mean(values(known, cell, area)))
-            further = next_rate(tried, best.rate)
+            further = next_rate(tried, best.rate, LADDER)
             if further is None:
                 return best
             known.update(outcomes([at(further)], TUNING, self.results))
@@ -183,20 +184,6 @@ class TaskResults:
     def best(self, method: str, learners: int, variation: str = "") -> Cell:
         """Cell of a method at its best rate."""
         return self.at(method, learners, self.best_rate(method, learners), variation)
-
-
-def next_rate(tried: Iterable[str], rate: str) -> str | None:
-    """Next rate beyond `rate` if `rate` is the outermost of those tried, and there is one.
-
-    >>> next_rate(["1e-3", "3e-3"], "1e-3"), next_rate(["3e-4", "1e-3", "3e-3"], "1e-3")
-    ('3e-4', None)
-    >>> next_rate(["1e-5", "3e-5"], "1e-5") is None
-    True
-    """
-    place, places = LADDER.index(rate), [LADDER.index(other) for other in tried]
-    if place == min(places):
-        return LADDER[place - 1] if place > 0 else None
-    return LADDER[place + 1] if place == max(places) and place + 1 < len(LADDER) else None
 
 
 def distinct(sides: Mapping[K, list[V]], *known: list[V]) -> dict[K, list[V]]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stellaris_jax.base.errors import ConfigError
-from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.records import WARNINGS, Record
 from stellaris_jax.many.population import Population
 from studies.builds import current_build
-from studies.files import locked, read_rows
+from studies.files import locked, read_rows, write_packed
 from studies.map.cells import Cell
 
 POINTS = 20
@@ -225,13 +221,12 @@ def _curve(text: str) -> tuple[float, ...]:
 
 def write(rows: Iterable[Outcome], path: Path) -> None:
     """Replace the file atomically; equal outcomes give equal bytes."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*Cell._fields, *Outcome._fields[1:-1], *WARNINGS])
-    for row in sorted(rows, key=lambda row: (row.cell, row.seed)):
+
+    def cells(row: Outcome) -> list[Any]:
         curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
         figures = [f"{value:.5g}" for value in (row.cost_usd, row.staleness, row.dropped)]
         warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in row.warnings]
-        writer.writerow([*row.cell, row.seed, *curves, *figures, row.config, *warnings])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
+        return [*row.cell, row.seed, *curves, *figures, row.config, *warnings]
+
+    header = [*Cell._fields, *Outcome._fields[1:-1], *WARNINGS]
+    write_packed(path, header, map(cells, sorted(rows, key=lambda row: (row.cell, row.seed))))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.timeline.forecast import Forecast, Window
-from studies.files import locked, read_rows
+from studies.files import locked, read_rows, write_packed
 from studies.regimes.cells import ACTORS, FAST, Cell, Regime, config_of
 
 SEEDS = range(5)
@@ -105,14 +101,12 @@ def timelines(cells: Iterable[Cell], results: Path, note: Callable[[str], None])
 
 
 def _write(path: Path, known: dict[Cell, Timed]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*Regime._fields, *Cell._fields[1:], *COLUMNS))
-    for cell, timed in sorted(known.items()):
+    def cells(cell: Cell, timed: Timed) -> tuple[Any, ...]:
         regime, *system = cell
-        figures = (" ".join(f"{value:.5g}" for value in getattr(timed, name)) for name in FIGURES)
-        writer.writerow((*regime, *system, *figures))
-    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
+        return (*regime, *system, *(" ".join(f"{value:.5g}" for value in getattr(timed, name)) for name in FIGURES))
+
+    header = (*Regime._fields, *Cell._fields[1:], *COLUMNS)
+    write_packed(path, header, (cells(*item) for item in sorted(known.items())))
 
 
 def _read(path: Path) -> dict[Cell, Timed]:
