@@ -47,11 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("thorough")
     number, shares = map(int, config.getoption("share").split("/"))
     files = sorted(Path(__file__).parent.glob("test_*.py"))
-    chosen = {*files[number::shares]}
-    left_out = [item for item in items if item.path not in chosen]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item.path in chosen]
+    others = {*files} - {*files[number::shares]}
+    config.hook.pytest_deselected(items=[item for item in items if item.path in others])
+    items[:] = [item for item in items if item.path not in others]
 
 
 MAPPED = 25_000

@@ -84,8 +84,11 @@ def prepare(
     normalizers: Normalizers,
     recipe: Recipe = PPO_RECIPE,
     present: jax.Array | None = None,
+    axis: str | None = None,
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
     """Convert a fragment into training samples, and update the normalisers' statistics.
+
+    Devices evaluate the critic on their own environments, and gather the rest.
 
     Args:
       network: the policy's network.
@@ -95,13 +98,19 @@ def prepare(
       normalizers: statistics so far.
       recipe: parts of the agent that make training data.
       present: environments that took part, bool `[N]`, by default all; the others are ignored.
+      axis: mesh axis of devices that have shares of the N environments; `None` if each has all of them.
 
     Returns:
       (samples `[T * N, ...]`, normalisers, statistics of the episodes that ended).
     """
     data = collected(network, config, fragment, present)
-    samples, normalizers = prepared(network, hyper, config, data, fragment.carry, normalizers, recipe, present)
-    return samples, normalizers, ended_episodes(fragment.trajectory, present)
+    carry, episodes = fragment.carry, ended_episodes(fragment.trajectory, present)
+    if axis is not None:
+        data = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, axis=1, tiled=True), data)
+        carry, present = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), (carry, present))
+        episodes = jax.lax.psum(episodes, axis)
+    samples, normalizers = prepared(network, hyper, config, data, carry, normalizers, recipe, present)
+    return samples, normalizers, episodes
 
 
 def collected(

@@ -111,7 +111,7 @@ class Engine:
         state = published(state)
         present = self.present(width, envs)
         if fragment is None:
-            state, fragment = self._roll(hyper, state, behaviour, width, present)
+            state, fragment, present = self._roll(hyper, state, behaviour, width, present)
         state, episodes, _ = self.store(hyper, state, fragment, order, present)
         return state, episodes
 
@@ -122,13 +122,17 @@ class Engine:
     def store(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, order: jax.Array, present: jax.Array | None
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
-        """Store a fragment as training data; also returns its samples `[M, ...]`."""
+        """Store a fragment as training data; also returns its samples `[M, ...]`.
+
+        Of a fragment that actors rolled here, every device has its share of the environments.
+        """
+        axis = self.axis
         if self.spec.host_fragments:
-            state, fragment = self._with_totals(hyper, state, fragment, present)
+            axis, (state, fragment) = None, self._with_totals(hyper, state, fragment, present)
         if self.spec.buffer is not None:
             return store_transitions(self.spec, self.options, hyper, state, fragment, order)
         samples, normalizers, episodes = prepare(
-            self.network, hyper, self.options, fragment, state.normalizers, self.spec.recipe, present
+            self.network, hyper, self.options, fragment, state.normalizers, self.spec.recipe, present, axis
         )
         buffer = self.shape.fragments.slot(state.round)
         loader = learner.store(state.loader, buffer, samples, order, fragment.version)
@@ -136,8 +140,8 @@ class Engine:
 
     def _roll(
         self, hyper: Hyper, state: EngineState, behaviour: jax.Array, width: int, present: jax.Array | None
-    ) -> tuple[EngineState, Fragment]:
-        """Step this device's share of the first `width` environments, and gather the trajectories of all devices.
+    ) -> tuple[EngineState, Fragment, jax.Array | None]:
+        """Step this device's share of the first `width` environments; also returns which of the share are present.
 
         The actors use the version in ring slot `behaviour`. Environments that are not `present` `[width]` keep their
         state.
@@ -159,16 +163,11 @@ class Engine:
         carry = self.network.stored(before.carry)
         inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma, chance=chances)
         actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
-        if self.axis is not None:
-            gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
-            gathered = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), gathered)
-            trajectory = gathered._replace(last_obs=gathered.last_obs[0])
-            carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, tiled=True), carry)
         if present is not None:
             actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
         if local < state.actor.totals.shape[0]:
             actor = jax.tree.map(lambda old, new: jnp.concatenate([new, old[local:]]), state.actor, actor)
-        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version, carry)
+        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version, carry), present
 
     def _with_totals(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None

@@ -67,7 +67,7 @@ def store_transitions(
       options: options of observations and rewards.
       hyper: hyper-parameters.
       state: training state before.
-      fragment: the fragment, `[T, N, ...]`.
+      fragment: the fragment, `[T, N, ...]`, or this device's share of its environments.
       order: its minibatches as rows of the buffer, `[G, B]`.
     """
     assert spec.buffer is not None, "there is no replay buffer"
@@ -75,6 +75,9 @@ def store_transitions(
     window, shared = state.actor.window, spec.devices > 1 and not spec.host_fragments
     if shared:
         window = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), window)
+        share = fragment.trajectory._replace(last_obs=fragment.trajectory.last_obs[None])
+        columns = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=1, tiled=True), share)
+        fragment = fragment._replace(trajectory=columns._replace(last_obs=columns.last_obs[0]))
     data, loader = steps_for_replay(options, fragment), state.loader
     if loader.frames is not None:
         loader, data, window = _store_frames(loader, data, window, axis)
