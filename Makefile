@@ -9,6 +9,8 @@
 ARGS ?=
 PYTHON ?=
 SHELL := bash
+# Tests start hundreds of commands, each of which would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 
 .PHONY: train test thorough docs lint constraints clean gpu-check
