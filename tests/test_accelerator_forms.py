@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event, current_thread
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from stellaris_jax.engine import prepare, seed_states
 from stellaris_jax.engine.round_steps import loop
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 
@@ -115,6 +117,23 @@ def test_rounds_with_the_host_are_executed_by_their_caller(monkeypatch: pytest.M
     monkeypatch.setattr(seed_states, "calls_wait", lambda: True)
     monkeypatch.setattr(seed_states, "begun", lambda call: pytest.fail("a thread would step environments"))
     np.testing.assert_array_equal(parameters(overrides), alone)
+
+
+def test_a_run_and_its_continuation_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations and checkpoints come between calls that wait."""
+    rounds = 8 * 16
+
+    def trained(*overrides: str) -> None:
+        train(load_config([*overrides, "run.progress=false", "evaluation.points=4", "evaluation.episodes=4"]))
+
+    new = [*COMMON, "system=stellaris", "run.loggers=[]", "checkpoint.interval=1", "algorithm.anneal=false"]
+    trained(*new, f"run.dir={tmp_path / 'whole'}", f"total_steps={8 * rounds}")
+    monkeypatch.setattr(seed_states, "calls_wait", lambda: True)
+    trained(*new, f"run.dir={tmp_path / 'parts'}", f"total_steps={4 * rounds}")
+    trained(f"resume={tmp_path / 'parts'}", f"total_steps={8 * rounds}")
+    whole, parts = (open_run(str(tmp_path / name)) for name in ("whole", "parts"))
+    assert whole.round == parts.round == 8
+    np.testing.assert_array_equal(whole.state.params, parts.state.params)
 
 
 def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
