@@ -152,7 +152,7 @@ class Register:
 
     def is_extended(self) -> bool:
         """Whether anything is registered, or was imported, from outside this package."""
-        return bool(_plugins) or any(kind.is_extended() for kind in vars(self).values())
+        return bool(_plugins) or any(kind.is_extended() for kind in self.kinds().values())
 
     def kinds(self) -> dict[str, Kind]:
         """All kinds by the names of their attributes."""

@@ -55,7 +55,8 @@ def _sources() -> Iterator[tuple[str, int, int]]:
         for folder, _, files in sorted(os.walk(root, followlinks=True)):
             for path in (Path(folder, file) for file in sorted(files) if file.endswith((".py", ".yaml"))):
                 with suppress(OSError):
-                    yield str(path), path.stat().st_size, path.stat().st_mtime_ns
+                    about = path.stat()
+                    yield str(path), about.st_size, about.st_mtime_ns
     for place in sys.path:
         with suppress(OSError):
             installed = (name for name in os.listdir(place or ".") if name.endswith((".dist-info", ".egg-info")))

@@ -5,10 +5,24 @@ Inside `shard_map` a device sees its own part. Without a mesh axis the array is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+T = TypeVar("T")
+
+
+def gathered(tree: T, axis: str, along: int = 0) -> T:
+    """Arrays of all devices, one after the other along one of their own axes.
+
+    Args:
+      tree: this device's arrays.
+      axis: mesh axis of the devices.
+      along: axis of the arrays.
+    """
+    whole: T = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, axis=along, tiled=True), tree)
+    return whole
 
 
 def total(part: Any, axis: str | None) -> int:

@@ -17,6 +17,7 @@ from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
 from stellaris_jax.agent.recipe import PPO_RECIPE, Recipe
 from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.engine.device_rows import gathered
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
 
@@ -106,8 +107,8 @@ def prepare(
     data = collected(network, config, fragment, present)
     carry, episodes = fragment.carry, ended_episodes(fragment.trajectory, present)
     if axis is not None:
-        data = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, axis=1, tiled=True), data)
-        carry, present = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), (carry, present))
+        data = gathered(data, axis, along=1)
+        carry, present = gathered((carry, present), axis)
         episodes = jax.lax.psum(episodes, axis)
     samples, normalizers = prepared(network, hyper, config, data, carry, normalizers, recipe, present)
     return samples, normalizers, episodes

@@ -74,9 +74,9 @@ def store_transitions(
     axis = spec.buffer_axis
     window, shared = state.actor.window, spec.devices > 1 and not spec.host_fragments
     if shared:
-        window = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), window)
+        window = device_rows.gathered(window, AXIS)
         share = fragment.trajectory._replace(last_obs=fragment.trajectory.last_obs[None])
-        columns = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=1, tiled=True), share)
+        columns = device_rows.gathered(share, AXIS, along=1)
         fragment = fragment._replace(trajectory=columns._replace(last_obs=columns.last_obs[0]))
     data, loader = steps_for_replay(options, fragment), state.loader
     if loader.frames is not None:

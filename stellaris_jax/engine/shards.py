@@ -16,6 +16,7 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, store, versions
 from stellaris_jax.engine.aggregator import rows as as_rows
+from stellaris_jax.engine.device_rows import gathered
 from stellaris_jax.engine.exploration import chance
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.mesh import AXIS
@@ -70,8 +71,7 @@ class Shards(NamedTuple):
         carry = fragment.carry
         totals = jnp.stack(episodes, axis=-1)
         if self.axis is not None:
-            data = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=2, tiled=True), data)
-            carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), carry)
+            data, carry = gathered(data, self.axis, along=2), gathered(carry, self.axis, along=1)
             totals = jax.lax.psum(totals, self.axis)
         return store.Rolled(data, carry, fragment.version, totals)
 
