@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 
 from stellaris_jax import Admission, Cell
 from stellaris_jax.agent.losses import masks
+from stellaris_jax.config.old_options import new_keys
 from stellaris_jax.engine.corrections import Context
+from stellaris_jax.execute.loading import load_config
+
+MIGRATING = Path(__file__).parents[1] / "docs" / "migrating.md"
 
 
 def test_mask_inputs() -> None:
@@ -51,3 +57,15 @@ def test_patience_of_an_old_admission_policy() -> None:
                 return 3
 
     assert Old({}).largest_staleness() == 3 and Admission({}).largest_staleness() is None
+
+
+def test_page_on_migration_has_the_keys_that_the_package_reads() -> None:
+    table = MIGRATING.read_text().partition("## Which keys")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", table, re.MULTILINE)
+    assert len(rows) == 6
+    config = load_config(
+        ["env=gymnax/cartpole", "system=softsync", "system.weights=power", "system.admission=bounded",
+         "system.corrections=[delay_compensation]", "algorithm=importance", "algorithm.masks=[m2po]", "run.loggers=[wandb]"]
+    )  # fmt: skip
+    for old, new in rows:
+        assert new_keys(old, lambda place: place.names(config)) == [new]
