@@ -49,12 +49,14 @@ def panels(
       rates: learning rates that may be named, on a logarithmic axis, if that is what is measured.
       joined: whether lines join the points of a curve; not for settings without an order.
       bars: what the intervals are over.
-      possible: least and largest value that is possible, at which intervals are cut.
+      possible: least and largest value that is possible, at which intervals are cut. Panels of a measure with both
+        have one y axis.
     """
     figure = titled(title, 3.4)
+    bounded = all(map(math.isfinite, possible))
     styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
     for number, (task, curves) in enumerate(tasks.items(), 1):
-        axes = figure.add_subplot(1, len(tasks), number)
+        axes = figure.add_subplot(1, len(tasks), number, sharey=figure.axes[0] if figure.axes and bounded else None)
         for index, (method, points) in enumerate(curves.items()):
             middle, low, high = np.array(points).T
             low, high = np.clip(low, *possible), np.clip(high, *possible)

@@ -65,7 +65,8 @@ def test_page_on_migration_has_the_keys_that_the_package_reads() -> None:
     assert len(rows) == 6
     config = load_config(
         ["env=gymnax/cartpole", "system=softsync", "system.weights=power", "system.admission=bounded",
-         "system.corrections=[delay_compensation]", "algorithm=importance", "algorithm.masks=[m2po]", "run.loggers=[wandb]"]
+         "system.corrections=[delay_compensation]", "algorithm=importance", "algorithm.masks=[m2po]",
+         "run.loggers=[wandb]"]
     )  # fmt: skip
     for old, new in rows:
         assert new_keys(old, lambda place: place.names(config)) == [new]

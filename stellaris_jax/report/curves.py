@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -95,7 +95,7 @@ def run_figure(run: Run, chosen: Sequence[str] = ()) -> Figure:
     for axes, axis in zip(panels, chosen, strict=True):
         draw_run(axes, run, axis)
         _finish_return(axes, axis, clock_name(axis_name(axis, chosen), run), first=axes is panels[0])
-    _legend(panels[0])
+    _legend_above(parts[0], panels[0])
     if stale:
         distribution, gate = parts[1].subplots(1, 2, width_ratios=(1, 2))
         draw_distribution(distribution, run)
@@ -237,7 +237,8 @@ def draw_gate(axes: Axes, run: Run) -> None:
         share.tick_params(labelsize=TEXT - 1)
         axes.set_zorder(share.get_zorder() + 1)
         axes.patch.set_visible(False)
-    axes.legend(handles=handles, fontsize=TEXT - 1, framealpha=0.8, edgecolor="none")
+    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}  # hides no curve
+    axes.legend(handles=handles, fontsize=TEXT - 1, frameon=False, **place)
     tidy(axes)
 
 
@@ -300,9 +301,11 @@ def tidy(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=TEXT - 1, frameon=True, framealpha=0.8, edgecolor="none")
+def _legend_above(part: SubFigure, axes: Axes) -> None:
+    """Add the legend of some axes above all panels, where it hides no curve."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        part.legend(handles, labels, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=TEXT - 1)
 
 
 def _title(run: Run) -> str:
