@@ -76,6 +76,8 @@ def pictured(
     for axes, (seconds, rounds) in zip(below, timelines.items(), strict=True):
         axes.set_xlabel(seconds, fontsize=TEXT)
         _draw(axes, rounds, config, lambda stale: colours(scale(stale)))
+        kind = f"{seconds.partition(' ')[0]}, " if rows > 1 else ""  # real or simulated
+        axes.set_title(fill(kind + _counts(rounds, config), LINE), fontsize=TEXT + 2)
     key = figure.colorbar(ScalarMappable(scale, colours), ax=list(below), pad=0.01, ticks=MaxNLocator(integer=True))
     key.set_label("staleness (versions)", fontsize=TEXT)
     if shards:
@@ -95,6 +97,11 @@ def pictured(
                 if label.get_window_extent(renderer).width <= right - left:
                     break
     return figure
+
+
+def _counts(rounds: list[Round], config: Config) -> str:
+    groups = sum(len(round_.groups) for round_ in rounds)
+    return f"{config.system.name}: {len(_gradients(rounds))} gradients, {groups} updates"
 
 
 def _gradients(rounds: list[Round]) -> list[Gradient]:
@@ -126,8 +133,6 @@ def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int
         names[learners + 1] = "actors"
     axes.set_yticks(list(names))
     axes.set_yticklabels(list(names.values()), fontsize=TEXT)
-    title = f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates"
-    axes.set_title(fill(title, LINE), fontsize=TEXT + 2)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
 
