@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import matplotlib.image
@@ -24,6 +25,7 @@ from stellaris_jax.report.page.markup import interval_bar
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.report.page.sources import run_command
 from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.verdicts import within
 
 FIVE = [400.0, 420.0, 380.0, 410.0, 395.0]
 
@@ -53,7 +55,8 @@ def page_of(*places: Path, threshold: float | None = None) -> Reader:
 def test_page_of_a_sweep(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path / "my sweep")
     done = call("report.py", sweep, "--threshold", 300)
-    assert (done.returncode, done.stdout.strip()) == (0, str(sweep / "report.html"))
+    title, *_, path = done.stdout.splitlines()
+    assert (done.returncode, title, path) == (0, "Is it the setting or the noise?", str(sweep / "report.html"))
     page = Reader(sweep / "report.html")
     assert page.headings == [
         "Results", "Is it the setting or the noise?", "Curves", "Interquartile means and performance profiles",
@@ -267,3 +270,40 @@ def test_page_in_a_browser(tmp_path: Path) -> None:
         assert len(links) == 12 and all(Path(unquote(link.removeprefix("file://"))).is_dir() for link in links)
         assert window.told == []
         assert set(window.requested) == {page.resolve().as_uri()}
+
+
+def test_verdicts_and_a_margin(tmp_path: Path) -> None:
+    """The terminal has the verdicts of the page; a margin says what is shown to be no worse."""
+    best = [400.0, 410.0, 390.0, 405.0, 395.0]
+    losses = {1e-3: 0.0, 1e-2: 1.0, 1e-1: 40.0}
+    for index, (rate, loss) in enumerate(losses.items()):
+        levels = [value - loss + 0.1 * (-1) ** seed * bool(loss) for seed, value in enumerate(best)]
+        make_run(tmp_path / "sweep" / str(index), config_of(rate), levels, rounds=16)
+    done = call("report.py", tmp_path / "sweep", "--margin", 5)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[-2:] == ["within", "5"]
+    assert [line.split()[-1] for line in lines[3:5]] == ["yes", "no"]
+    assert [("the setting" in line, "highest mean" in line) for line in lines[2:5]] == [
+        (False, True), (True, False), (True, False),
+    ]  # fmt: skip
+    page = Reader(tmp_path / "sweep" / "report.html")
+    assert "within 5: yes if the whole interval of best − this is at most 5" in page.words
+    assert "within 5" not in call("report.py", tmp_path / "sweep").stdout
+    for margin, complaint in (("-1", "--margin=-1 is no loss of return"), ("x", "--margin")):
+        refused = call("report.py", tmp_path / "sweep", f"--margin={margin}")
+        assert refused.returncode == 2 and complaint in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "enough", "answer"),
+    [
+        (-1, 1.9, True, "yes"),
+        (-1, 2, True, "yes"),
+        (1, 3, True, "not shown"),
+        (2.1, 3, True, "no"),
+        (0, 1, False, "too few seeds"),
+    ],
+)
+def test_within_a_margin(low: float, high: float, enough: bool, answer: str) -> None:
+    assert within(Mock(low=low, high=high, enough=enough), 2.0) == answer

@@ -1,7 +1,8 @@
 """Writes one page on a run, or on several runs: whether they differ by the setting or by noise.
 
 stellaris-jax report RUN_DIR [--rounds 1-3,50]            the page of a run, in its directory
-stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory
+stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory, and its verdicts
+stellaris-jax report SWEEP_DIR --margin 5                 which settings are at most 5 below the best?
 stellaris-jax report RUN_DIR RUN_DIR ... [--out FILE]     the page that compares runs
 stellaris-jax report results/stellaris                    the page of a study: its README.md, with the pictures
 """
@@ -31,6 +32,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}")
     threshold_help = "return; the table then shows what reaching it takes"
     parser.add_argument("--threshold", type=program.finite, metavar="X", help=threshold_help)
+    margin_help = "loss of return that counts as none; the tables then say which settings are shown to be within it"
+    parser.add_argument("--margin", type=program.finite, metavar="X", help=margin_help)
     parser.add_argument(
         "--rounds", type=_rounds, default=[], metavar="A-B,C", help="for one run: rounds whose timelines are drawn"
     )
@@ -42,17 +45,24 @@ def main(argv: Sequence[str]) -> None:
     out = arguments.out or only / NAME
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out={out} is no page; accepted endings: .html, .htm.")
+    if arguments.margin is not None and arguments.margin < 0:
+        raise ConfigError(f"--margin={arguments.margin:g} is no loss of return; accepted: 0 or more.")
     check_output("--out", out)
     try:
         with working(f"writing the page of {program.listed(arguments.places)}"):
             # Imported late, so that --help is answered at once.
             from stellaris_jax.report.page.page import write_page
 
-            notes = write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+            written = write_page(arguments.places, out, arguments.threshold, arguments.rounds, arguments.margin)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {reason(error)}.") from error
-    for note in notes:
+    for note in written.notes:
         print(printable(note), file=sys.stderr)
+    if written.rows:
+        from stellaris_jax.report.table import wide_console
+        from stellaris_jax.report.verdicts import print_verdicts
+
+        print_verdicts(wide_console(), written.rows, arguments.margin)
     print(out)
 
 

@@ -36,8 +36,9 @@ LEGEND = (
     f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval. IQM is their interquartile "
     "mean; area the mean return from the first evaluation to the last one, over env steps.",
     "★: significantly better than every other row of its environment. tied: not significantly different from the row "
-    "of the highest mean return. open: different, but not after Holm's correction for the number of comparisons. few "
-    f"seeds: fewer than {FEWEST}, which decide nothing. No mark: significantly below the highest mean.",
+    "of the highest mean return. open: zero is outside of the interval of the difference, but p, corrected for the "
+    f"number of comparisons (Holm), is not below 5 %. few seeds: fewer than {FEWEST}, which decide nothing. No mark: "
+    "significantly below the highest mean, whose own mark is that of its nearest rival.",
 )
 
 

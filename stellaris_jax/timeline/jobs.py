@@ -127,7 +127,8 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
         if REQUEST in cells:
             cells = cells | {"kind": "actor"}
         if missing := [name for name in NEEDED if cells.get(name) is None]:
-            raise ConfigError(f"{told} lacks {' and '.join(missing)}.")
+            other = f" (or {REQUEST}, for a completion)" if "kind" in missing else ""
+            raise ConfigError(f"{told} lacks {' and '.join(missing)}{other}.")
         yield reader.job(cells, number)
 
 

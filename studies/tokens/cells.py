@@ -43,7 +43,7 @@ TUNING, JUDGING = range(2), range(8, 16)
 """Tuning seeds, which choose learning rates, and judging seeds, which judge the choices."""
 
 _RELATIVE = ("algorithm.advantage=group", "algorithm.epochs=1", "algorithm.gamma=1", "algorithm.gae_lambda=1",
-             "algorithm.entropy_coefficient=0", "algorithm.max_grad_norm=1")  # fmt: skip
+             "algorithm.entropy_coefficient=0", "algorithm.max_grad_norm=1", "algorithm.adam_eps=1e-5")  # fmt: skip
 NONE, CLIP, DAPO, GSPO, CISPO, TIS = "no correction", "PPO clip", "DAPO", "GSPO", "CISPO", "TIS"
 ICEPOP, M2PO, DECOUPLED, A3PO, DPPO, VCPO = "IcePop", "M2PO", "decoupled", "A-3PO", "DPPO-TV", "VCPO"
 METHODS: dict[str, tuple[str, ...]] = {

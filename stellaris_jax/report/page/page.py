@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,9 +60,25 @@ MOST_PANELS = 3
 STEPS = ("env_steps", "learned_steps")
 
 
+class Written(NamedTuple):
+    """Result of `write_page`.
+
+    Attributes:
+      notes: sentences about unreadable files; the page contains them, too.
+      rows: settings of the page, with their comparisons; empty for the page of one run or study.
+    """
+
+    notes: list[str]
+    rows: Sequence[Row] = ()
+
+
 def write_page(
-    places: Sequence[Path], out: Path, threshold: float | None = None, rounds: Sequence[range] = ()
-) -> list[str]:
+    places: Sequence[Path],
+    out: Path,
+    threshold: float | None = None,
+    rounds: Sequence[range] = (),
+    margin: float | None = None,
+) -> Written:
     """Write the report on runs as one self-contained HTML file.
 
     Args:
@@ -71,9 +87,7 @@ def write_page(
       out: file to write.
       threshold: a return; the table of several settings then says what reaching it takes.
       rounds: rounds of a single run whose timelines are drawn, from 1 on; by default some are chosen.
-
-    Returns:
-      Sentences about unreadable files; the page contains them, too.
+      margin: a loss of return that counts as none; the page of several settings then says which are within it.
 
     Raises:
       ConfigError: a place holds no runs, or no readable configuration.
@@ -82,14 +96,14 @@ def write_page(
         name = places[0].resolve().name
         page, notes = study.content(places[0], out)
         write_atomically(out, document(name, page, study.STYLE))
-        return notes
+        return Written(notes)
     sources = gather(places)
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
         name = run.path.resolve().name
         page = document(name, of_run.content(run, sources, out, rounds), asset("timeline.css"), asset("timeline.js"))
         write_atomically(out, page)
-        return sources.notes
+        return Written(sources.notes)
     if rounds:
         raise ConfigError(
             f"--rounds is of the page of one run; {', '.join(map(str, places))} holds {len(sources.runs)}."
@@ -100,11 +114,13 @@ def write_page(
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
     rows = compare_settings(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
-    write_atomically(out, document(title, content(title, rows, sources, out, threshold)))
-    return sources.notes
+    write_atomically(out, document(title, content(title, rows, sources, out, threshold, margin)))
+    return Written(sources.notes, rows)
 
 
-def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None) -> str:
+def content(
+    title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None, margin: float | None
+) -> str:
     """Body of the page.
 
     Args:
@@ -113,6 +129,7 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
       sources: origin of the runs, with notes on unreadable files.
       out: file of the page, which links are relative to.
       threshold: a return; the table then says what reaching it takes.
+      margin: a loss of return that counts as none; None says nothing about it.
     """
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
     envs = list(dict.fromkeys(row.env for row in rows))
@@ -137,7 +154,7 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
             paragraph(_summary(rows, envs)),
             _notes(rows, sources),
             section("Results", results(rows, numbers, out, threshold)),
-            section("Is it the setting or the noise?", differences(rows, numbers)),
+            section("Is it the setting or the noise?", differences(rows, numbers, margin)),
             section("Curves", *each(lambda of_env: _curves(of_env, numbers, clocks))),
             section("Interquartile means and performance profiles", *middles, paragraph(MIDDLES if middles else "")),
             section("Sensitivity", _sensitivity(by_env)),

@@ -15,6 +15,7 @@ from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
 from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_cells, sweep_rows
+from stellaris_jax.report.verdicts import about_margin, within
 from stellaris_jax.telemetry.format import percent, significant
 
 
@@ -62,8 +63,8 @@ def relative(path: Path, out: Path) -> str:
     return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
 
 
-def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
-    """Table of the differences between the best row and each other row."""
+def differences(rows: Sequence[Row], numbers: dict[str, int], margin: float | None = None) -> str:
+    """Table of the differences between the best row and each other row; with a margin, whether each is within it."""
     compared = [(row, row.comparison) for row in rows if row.comparison is not None]
     if not compared:
         return ""
@@ -86,14 +87,17 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
                 figure(str(gap.pairs) if gap.pairs else "none", gap.pairs),
                 figure(percent(gap.improvement), gap.improvement),
                 figure(significant(row.p_holm, 2), row.p_holm),
+                *([] if margin is None else [words(within(gap, margin))]),
             ]
         )
     head = ["#", "setting", "it is", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)"]
+    head += [] if margin is None else [f"within {margin:g}"]
     tested = int(np.isfinite([gap.p for _, gap in compared]).sum())
     reading = paragraph(
         "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
         "does to both cancels out. “The setting” has p (Holm), corrected for the number of comparisons, below 5 %; "
-        "“open” has an interval without zero, but not that; “noise” has zero within its interval."
+        "“open” has an interval without zero, but not that; “noise” has zero within its interval.",
+        *([] if margin is None else [about_margin(margin)]),
     )
     method = paragraph(
         "The interval is a bootstrap over these differences, widened for their small number; "
