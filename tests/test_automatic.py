@@ -19,6 +19,7 @@ from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.cli import check_env as cli
 from stellaris_jax.config.sources import untuned
 from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.config.tree import Config
 from stellaris_jax.envs import Box, check_env, make, register
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.policies.export.writing import export_policy
@@ -87,7 +88,7 @@ def test_suites_without_files_get_general_values() -> None:
                       ("gymnax/CartPole-v1", False), ("diagnostic/truncation", False)],
 )  # fmt: skip
 def test_a_run_says_that_nothing_was_tuned(env: str, says: bool) -> None:
-    assert bool(untuned(env)) == says
+    assert bool(untuned(Config().replace({"env.name": env}))) == says
 
 
 def test_a_stored_run_says_what_was_in_force(tmp_path: Path) -> None:
@@ -157,3 +158,18 @@ def test_a_run_acts_in_the_units_of_the_environment(name: str, tmp_path: Path) -
     assert 1 < actions[0, 1] < 3  # about the middle of 0 and 4
     drawn = np.asarray(policy(np.zeros((200, 2), np.float32), jax.random.key(0)))
     assert drawn[:, 0].min() == -1000 and drawn[:, 0].max() == 1000
+
+
+def test_what_a_run_without_tuned_settings_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that it names works: it has the plug-in, and a search space."""
+    monkeypatch.chdir(tmp_path)
+    source = Path(__file__).resolve().parents[1] / "examples" / "plugins" / "jax_environments.py"
+    Path("own.py").write_text(source.read_text())
+    config = load_config(["plugins=[own.py]", "env=mine/corridor", "system=async", "algorithm.learning_rate=1e-3"])
+    search, rate = untuned(config)
+    assert search.startswith("mine/corridor has no tuned settings; ") and "env=mine/corridor" in search
+    assert re.search(r"'?plugins=\[.*own\.py\]'? system=async --space learning_rate ", search)
+    assert rate.endswith("try algorithm.learning_rate=0.0001") and rate.startswith("8 asynchronous learners")
+    assert len(untuned(config.replace({"system.learners": 1}))) == 1
+    assert untuned(load_config(["env=gymnax/cartpole"])) == []
+    assert len(untuned(load_config(["plugins=[own.py]", "env=mine/corridor", "system=allreduce"]))) == 1

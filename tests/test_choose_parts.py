@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from stellaris_jax.many.choose.objective import (
     to_target,
 )
 from stellaris_jax.many.choose.screening import Timing, dominated, logged, timing
+from stellaris_jax.many.choose.texts import _untried
 from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, judged, ordered
 from stellaris_jax.timeline.simulate import Timeline
 
@@ -375,3 +377,16 @@ def test_mean_curve_leaves_out_what_has_no_return() -> None:
     rows[1]["eval_return_mean"] = None
     x, y = mean_curve(rows, "simulated_seconds")
     assert len(x) == len(y) == 2
+
+
+def test_systems_that_the_budget_did_not_reach_are_named() -> None:
+    """An answer of two baselines says nothing about a system that nobody trained."""
+    systems = ["central", "allreduce", "async", "async", "ssp", "softsync"]
+    own = [SimpleNamespace(arm=SimpleNamespace(system=system)) for system in systems]
+    choice = SimpleNamespace(candidates=own, options=SimpleNamespace(budget=600.0), directory=Path("chosen"))
+    answer = SimpleNamespace(choice=choice, rungs=[[0, 1], [1]], beaten={"ssp": "async"})
+    sentence = _untried(answer)  # type: ignore[arg-type]
+    assert sentence.startswith(" This says nothing about async, softsync: the budget ended before they were tried.")
+    assert sentence.endswith("--resume chosen --budget 30m")
+    answer.rungs = [[0, 1, 3, 5]]
+    assert _untried(answer) == ""  # type: ignore[arg-type]

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import jax
 import pytest
-from commands import said
+from commands import call, said
 from rich.console import Console
 
 from benchmarks.process import figures
 from stellaris_jax import ConfigError, load_config
+from stellaris_jax.base.commands import command
 from stellaris_jax.cli import plot, program
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.options import PLACES, option_keys
@@ -336,3 +337,20 @@ def test_a_runs_own_timeline_is_written_by_another_option(tmp_path: Path, capsys
     with pytest.raises(SystemExit):
         plot.main(["--timeline", "2", str(tmp_path / "run")])
     assert "--timeline draws settings, not a run such as" in capsys.readouterr().err
+
+
+def test_commands_are_called_as_they_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/stellaris-jax", "train"])
+    assert command("evaluate") == "stellaris-jax evaluate"
+    monkeypatch.setattr(sys, "argv", ["scripts/train.py"])
+    assert command("evaluate").endswith("scripts/evaluate.py")
+
+
+@pytest.mark.parametrize("words", ["evaluate.py PLACE", "export.py PLACE --to onnx", "train.py init_from=PLACE"])
+def test_a_sweep_in_place_of_a_run(words: str, tmp_path: Path) -> None:
+    point = tmp_path / "sweep" / "0"
+    point.mkdir(parents=True)
+    (point / "config.yaml").write_text(to_yaml(load_config([])))
+    done = call(*words.replace("PLACE", str(tmp_path / "sweep")).split())
+    assert done.returncode == 2
+    assert f"{tmp_path / 'sweep'} is a sweep; name one of its runs, such as {point}." in done.stderr

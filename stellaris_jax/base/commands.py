@@ -5,12 +5,15 @@ from __future__ import annotations
 import builtins
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
+PROGRAM = "stellaris-jax"
+"""Name of the installed program."""
 COMMANDS = {
     "train": "train an agent, or sweep over settings",
     "plan": "foretell duration, staleness and cost without training",
@@ -39,9 +42,12 @@ def is_checkout() -> bool:
 
 
 def command(name: str) -> str:
-    """Command line of a command, from the working directory: the script in a checkout, else the installed program."""
-    if not is_checkout():
-        return f"stellaris-jax {name}"
+    """Command line of a command, from the working directory: the script in a checkout, else the installed program.
+
+    A process that was started as the installed program names that, in a checkout too.
+    """
+    if not is_checkout() or Path(sys.argv[0]).stem == PROGRAM:
+        return f"{PROGRAM} {name}"
     script = PACKAGE.parent / "scripts" / f"{SCRIPTS.get(name, name)}.py"
     with suppress(ValueError, OSError):  # another working directory, or one that was removed
         script = script.relative_to(Path.cwd())

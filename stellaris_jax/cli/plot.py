@@ -136,16 +136,14 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
       ConfigError: there is no run, or it names code without consent.
       RunError: a file cannot be read or written.
     """
-    path = run_dir / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     try:
         with working(f"writing the timeline of {run_dir}"):
-            from stellaris_jax.config.stored import from_yaml
+            from stellaris_jax.config.stored import from_yaml, run_config
             from stellaris_jax.config.trust import admit
             from stellaris_jax.report import perfetto
             from stellaris_jax.timeline.plan import MinibatchLayout
 
+            path = run_config(run_dir)
             export = perfetto.export_jobs if out.suffix in perfetto.JOB_LOGS else perfetto.export
             return export(run_dir, MinibatchLayout.of(admit(from_yaml(path), path, trust)), out, rounds)
     except OSError as error:

@@ -13,7 +13,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import plugin_path
 from stellaris_jax.config.old_options import take_old, with_old
 from stellaris_jax.config.options import check_given
-from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
+from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, run_config, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
 
@@ -79,8 +79,7 @@ def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Conf
     path = Path(directory) / "config.yaml"
     if os.path.isfile(path.with_name("sweep.yaml")):
         raise ConfigError(f"resume={directory} holds a sweep; add -m to go on with it.")
-    if not os.path.isfile(path):  # false also for a path that is too long
-        raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
+    run_config(directory, f"resume={directory}")
     stored = from_yaml(path)
     node = schema(stored)
     for override in overrides:

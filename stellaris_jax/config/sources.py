@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from stellaris_jax.base.commands import PACKAGE, command
+from stellaris_jax.base.commands import PACKAGE, argument, command
 from stellaris_jax.config.stored import read_yaml
+
+if TYPE_CHECKING:
+    from stellaris_jax.config.tree import Config
 
 AUTOMATIC = ("normalize_observation", "rescale_action")
 """Keys of `env` that are null and decided by the spaces, in suites without files in `configs/env`."""
 DIAGNOSTIC = "diagnostic"
 """Suite of the tests, which gets no automatic settings."""
+FEW_LEARNERS = 2
+"""Asynchronous learners up to which one learner's learning rate is not far off."""
 
 
 def shipped_configs() -> Path:
@@ -52,11 +58,23 @@ def tuned_file(env: str) -> Path | None:
     return next((file for file in sorted(_folder(suite).glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
 
 
-def untuned(env: str) -> list[str]:
+def untuned(config: Config) -> list[str]:
     """Sentences for the user of an environment without a file in `configs/env`."""
+    env, system = config.env.name, config.system
     if tuned_file(env) is not None or env.lower().startswith(f"{DIAGNOSTIC}/"):
         return []
-    return [f"{env} has no tuned settings; {command('tune')} env={env} searches for better ones"]
+    words = [command("tune"), argument("env", env)]
+    words += [shlex.quote(f"plugins=[{','.join(config.plugins)}]")] if config.plugins else []
+    words += [argument("system", system.name)] if system.name else []
+    search = f"{' '.join(words)} --space learning_rate"
+    sentences = [f"{env} has no tuned settings; {search} searches for a learning rate"]
+    if system.learners > FEW_LEARNERS and system.rule not in ("allreduce", "central"):
+        rate = config.algorithm.learning_rate
+        sentences.append(
+            f"{system.learners} asynchronous learners often need a tenth of one learner's learning rate: try "
+            f"algorithm.learning_rate={rate / 10.0:g}"
+        )
+    return sentences
 
 
 def _folder(suite: str) -> Path:

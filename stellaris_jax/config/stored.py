@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -30,6 +31,25 @@ UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError
 def to_yaml(config: Config) -> str:
     """Configuration as YAML, from which `from_yaml` makes an equal one."""
     return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+
+
+def run_config(run_dir: str | Path, told: str = "") -> Path:
+    """Path of the configuration of a run.
+
+    Args:
+      run_dir: directory of the run.
+      told: name of the directory in the error, such as `init_from=DIR`; by default the directory.
+
+    Raises:
+      ConfigError: there is none. The error names a point if the directory is a sweep's.
+    """
+    path, told = Path(run_dir) / "config.yaml", told or str(run_dir)
+    if os.path.isfile(path):  # false also for a path that is too long
+        return path
+    point = Path(run_dir, "0")
+    if os.path.isfile(point / "config.yaml"):
+        raise ConfigError(f"{told} is a sweep; name one of its runs, such as {point}.")
+    raise ConfigError(f"{told} holds no run: there is no {path}.")
 
 
 def from_yaml(path: str | Path) -> Config:

@@ -186,7 +186,10 @@ def resolve(name: str) -> str:
     suites = {*kinds.suite, *(_split(known)[0] for known in kinds.environment)}
     suite = match(given_suite, suites)
     if suite is None:
-        raise ConfigError(f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)}")
+        raise ConfigError(
+            f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)} "
+            "An environment of your own needs its file: plugins=[FILE.py]."
+        )
     registered = [env for owner, env in map(_split, kinds.environment) if owner == suite]
     if (env := match(given_env, registered)) is not None:
         return f"{suite}/{env}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.sources import untuned
-from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.stored import from_yaml, run_config
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
@@ -68,7 +67,7 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
             closing(make_display(Console(), title, config.rounds, config.run.progress, clock(config.executor)))
         )
         signals = stack.enter_context(Signals(display.note, display.leave))
-        for sentence in () if config.resume else (*untuned(config.env.name), *comparison(config)):
+        for sentence in () if config.resume else (*untuned(config), *comparison(config)):
             display.note(sentence)
         return train_within(run_dir, config, display, signals, ProgramCache(), callbacks)
 
@@ -186,9 +185,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     Raises:
       ConfigError: the directory holds no readable run, or the user has not allowed its imports.
     """
-    path = Path(run_dir) / "config.yaml"
-    if not os.path.isfile(path):
-        raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
+    path = run_config(run_dir)
     config = admit(from_yaml(path), path, trust)
     knobs()["num_seeds"].check(config.num_seeds)  # checked before a list of that length is made
     fixed = {"engine.devices": 1, "engine.distributed": False, "init_from": ""}

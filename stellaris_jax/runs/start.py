@@ -6,7 +6,6 @@ checkpoint are identified by their order in `engine.state.EngineState`.
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +19,7 @@ from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.machine import Part, check_fits
 from stellaris_jax.config.schema import plain, shown
-from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.stored import from_yaml, run_config
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
@@ -60,9 +59,7 @@ def start_of(config: Config, network: PolicyNetwork) -> Start | None:
     if not config.init_from or is_under_way(config):
         return None
     place = f"init_from={config.init_from}"
-    path = Path(config.init_from) / "config.yaml"
-    if not os.path.isfile(path):
-        raise ConfigError(f"{place} holds no run: there is no {path}.")
+    path = run_config(config.init_from, place)
     _check_same(place, from_yaml(path), config)
     with closing(Checkpoints(path.parent / "checkpoints", 1, read_only=True)) as checkpoints:
         try:

@@ -18,15 +18,7 @@ from stellaris_jax.many.choose.arms import scaled
 from stellaris_jax.many.choose.building import with_room
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command
-from stellaris_jax.many.choose.objective import (
-    Goal,
-    Reached,
-    default_target,
-    kept,
-    mean_curve,
-    ranked,
-    rungs,
-)
+from stellaris_jax.many.choose.objective import Goal, Reached, default_target, kept, mean_curve, ranked, rungs
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, logged, timing
 from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
 from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
@@ -42,6 +34,8 @@ SCALED_BY = 1.05
 """Share of the budget that may be spent when other numbers of learners have been tried."""
 COMPILES = 2.0
 """Other seconds of a run that compiles a program of its own, relative to those of runs that may share one."""
+RESERVE = 1.5
+"""Budget that is proposed, relative to what the known pace needs: going on costs a start and compilation, too."""
 FEWEST_SEEDS = 5
 """Fewest fresh seeds: those that an interval needs."""
 
@@ -308,7 +302,7 @@ class _Work:
             seeds = most if each * most <= left else int(max(0.0, left) / each) if each else 0
             if seeds >= min(most, FEWEST_SEEDS):
                 return {"numbers": [number for number in finalists if number in chosen], "seeds": seeds}
-        needed = (self.decisions.seconds + setup + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
+        needed = RESERVE * (self.decisions.seconds + setup + each * min(most, FEWEST_SEEDS)) / JUDGED_BY
         raise RunError(
             f"{self.directory}: the budget of {duration(self.options.budget)} leaves no time to judge a candidate on "
             f"fresh seeds; {self._with_budget(needed)}"

@@ -10,9 +10,12 @@ from stellaris_jax.base.commands import command
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.choose import Answer
+from stellaris_jax.many.choose.files import resume_command
 from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
 
+UNTRIED = 3.0
+"""Budget that is proposed if systems were not tried, relative to the one that ended."""
 FASTER = {"seconds": "as fast", "dollars": "as cheap"}
 
 
@@ -20,7 +23,7 @@ def lines(answer: Answer) -> list[str]:
     """Answer in six lines: what to use, against the baselines, ties, staleness, slower jobs, and how sure."""
     best, compared = answer.results[0], differences(answer.results, answer.goal)
     return [
-        _use(answer, best),
+        f"{_use(answer, best)}{_untried(answer)}",
         _against(answer, compared),
         _ties(answer, compared),
         _staleness(answer, best),
@@ -55,6 +58,20 @@ def _use(answer: Answer, best: Judged) -> str:
         )
     simulated = _confirmed(answer, best).replace(" s", " simulated seconds", 1)
     return f"Use {name(best)}. It reaches a return of {target:g}{chosen} in {simulated}."
+
+
+def _untried(answer: Answer) -> str:
+    """Sentence on systems of which no candidate was trained, for lack of time; "" if there are none."""
+    candidates = answer.choice.candidates
+    known = {candidates[number].arm.system for number in answer.rungs[0]} | answer.beaten.keys()
+    lacking = {own.arm.system: None for own in candidates if own.arm.system not in known}
+    if not lacking:
+        return ""
+    budget = f"--budget {math.ceil(UNTRIED * answer.choice.options.budget / 60)}m"
+    return (
+        f" This says nothing about {', '.join(lacking)}: the budget ended before they were tried. Continue with: "
+        f"{resume_command(answer.choice.directory)} {budget}"
+    )
 
 
 def _is_reached(answer: Answer) -> bool:
