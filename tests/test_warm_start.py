@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.execute import warm_start
 from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.run import enable_compile_cache
 
@@ -39,6 +41,22 @@ def test_work_is_told_of_once_for_each_seed() -> None:
     for _ in range(2):  # the second time all is on disk
         prepare(load_config(JOB), told.append)
     assert told == [f"warm start of seed {seed}: 20 updates on demonstrations" for seed in (0, 1)]
+
+
+def test_a_long_warm_start_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = params("seed=3", "num_seeds=1")
+    monkeypatch.setattr(warm_start, "PATIENCE", 0.0)
+    monkeypatch.setattr(warm_start, "PARTS", 3)
+    told: list[str] = []
+    prepare(load_config([*JOB, "warm_start.updates=21", "num_seeds=1"]), told.append)
+    first, *others = told
+    assert first == "warm start of seed 0: 21 updates on demonstrations"
+    assert [line.partition(" updates")[0] for line in others] == [f"warm start of seed 0: {n} of 21" for n in (7, 14)]
+    assert all(re.search(r"updates, about .+ left$", line) for line in others)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    whole = prepare(load_config([*JOB, "seed=3", "num_seeds=1"]))  # in three parts, what was computed in twenty
+    assert whole.start is not None
+    np.testing.assert_array_equal(whole.start.params, computed)
 
 
 def test_the_cache_is_what_would_be_computed(cache: Path) -> None:

@@ -6,10 +6,12 @@ The result is cached on disk by a digest of its program and seed, as arrays.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +27,16 @@ from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import SeedKeys, folded
 from stellaris_jax.runs.start import Start, is_under_way
+from stellaris_jax.telemetry.format import duration
 
 WORD = 4
 """Bytes of a number."""
 STREAM = 0xDE
 """Number that separates the keys of demonstrations from others."""
+PARTS = 20
+"""Parts of a warm start, after each of which it may be told how long the rest takes."""
+PATIENCE = 15.0
+"""Fewest seconds between such sentences."""
 
 
 def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Callable[[str], None]) -> Start | None:
@@ -51,16 +58,16 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Call
             f"tokens/..., which env.name={config.env.name} has not; accepted: 0."
         )
     seeds = range(config.seed, config.seed + config.num_seeds)
-    lowered = jax.jit(lambda seed: imitated(config, env, network, seed)).lower(np.uint32(0))
-    digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}".encode()).hexdigest()
+    imitation = Imitation.of(config, env, network)
+    digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()} {imitation.text}".encode()).hexdigest()
     rows, compiled, root = [], None, cache_folder()
     for seed in seeds:
         place = None if root is None else root / "warm_starts" / f"{digest[:40]}-{seed}"
         params = _stored(place, network)
         if params is None:
             working(f"warm start of seed {seed}: {config.warm_start.updates} updates on demonstrations")
-            compiled = compiled or _compiled(lowered, config)
-            params = np.asarray(compiled(np.uint32(seed)))
+            compiled = compiled or _compiled(imitation.steps, config)
+            params = _imitated(imitation, compiled, seed, config.warm_start.updates, working)
             if place is not None:
                 with suppress(OSError):
                     place.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +75,54 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Call
         rows.append(params)
     statistics = normalizer.init(network.observation_space.shape)
     return Start(np.stack(rows), jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(seeds), axis=0), statistics))
+
+
+class Imitation(NamedTuple):
+    """Programs that imitate demonstrated actions, by Adam on their cross-entropy.
+
+    Attributes:
+      begin: parameters `[P]` and optimizer state of a seed, before the first update.
+      steps: the same after the updates of a range: `(seed, before, first, last)`, lowered.
+      text: text of both programs, which the result depends on.
+    """
+
+    begin: Any
+    steps: Any
+    text: str
+
+    @classmethod
+    def of(cls, config: Config, env: Any, network: PolicyNetwork) -> Imitation:
+        """Programs of a configuration."""
+        options = config.warm_start
+        optimizer = optax.adam(options.learning_rate)
+
+        def loss(params: jax.Array, key: jax.Array) -> jax.Array:
+            shown = env.demonstrations(key, options.batch, options.errors)
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
+            first = jnp.zeros(len(flat.action), bool)
+            past = Past(network.stored(network.initial_carry(options.batch)), first) if network.recurrent else None
+            parameters = network.policy(network.unravel(params), flat.obs, past)
+            log_prob = network.distribution.log_prob(parameters, flat.action)
+            return -jnp.sum(jnp.where(flat.valid, log_prob, 0.0)) / jnp.sum(flat.valid)
+
+        def begin(seed: jax.Array) -> Any:
+            params = network.init(SeedKeys.of(jax.random.key(seed)).params)
+            return params, optimizer.init(params)
+
+        def steps(seed: jax.Array, before: Any, first: jax.Array, last: jax.Array) -> Any:
+            run = SeedKeys.of(jax.random.key(seed)).run
+
+            def step(number: jax.Array, so_far: Any) -> Any:
+                params, state = so_far
+                gradient = jax.grad(loss)(params, folded(run, [STREAM, number]))
+                updates, state = optimizer.update(gradient, state)
+                return params + updates, state
+
+            return jax.lax.fori_loop(first, last, step, before)
+
+        began, number = jax.jit(begin).lower(np.uint32(0)), np.int32(0)
+        taken = jax.jit(steps).lower(np.uint32(0), jax.eval_shape(begin, np.uint32(0)), number, number)
+        return cls(jax.jit(begin), taken, f"{began.as_text()}{taken.as_text()}{options.updates}")
 
 
 def _compiled(lowered: Any, config: Config) -> Any:
@@ -78,30 +133,20 @@ def _compiled(lowered: Any, config: Config) -> Any:
     return compiled
 
 
-def imitated(config: Config, env: Any, network: PolicyNetwork, seed: jax.Array) -> jax.Array:
-    """Parameters `[P]` of one seed, by Adam on the cross-entropy of demonstrated actions."""
-    options = config.warm_start
-    keys = SeedKeys.of(jax.random.key(seed))
-    optimizer = optax.adam(options.learning_rate)
-
-    def loss(params: jax.Array, key: jax.Array) -> jax.Array:
-        shown = env.demonstrations(key, options.batch, options.errors)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
-        first = jnp.zeros(len(flat.action), bool)
-        past = Past(network.stored(network.initial_carry(options.batch)), first) if network.recurrent else None
-        parameters = network.policy(network.unravel(params), flat.obs, past)
-        log_prob = network.distribution.log_prob(parameters, flat.action)
-        return -jnp.sum(jnp.where(flat.valid, log_prob, 0.0)) / jnp.sum(flat.valid)
-
-    def step(so_far: Any, number: jax.Array) -> tuple[Any, None]:
-        params, state = so_far
-        gradient = jax.grad(loss)(params, folded(keys.run, [STREAM, number]))
-        updates, state = optimizer.update(gradient, state)
-        return (params + updates, state), None
-
-    params = network.init(keys.params)
-    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(options.updates))
-    return params
+def _imitated(
+    imitation: Imitation, compiled: Any, seed: int, updates: int, working: Callable[[str], None]
+) -> np.ndarray:
+    """Parameters `[P]` of one seed after so many updates; `working` is told how many are done."""
+    so_far, began = imitation.begin(np.uint32(seed)), time.monotonic()
+    told = began
+    ends = np.linspace(0, updates, PARTS + 1).astype(np.int32)
+    for first, last in pairwise(ends):
+        so_far = jax.block_until_ready(compiled(np.uint32(seed), so_far, first, last))
+        now = time.monotonic()
+        if now - told >= PATIENCE and last < updates:
+            left, told = (now - began) * (updates - last) / last, now
+            working(f"warm start of seed {seed}: {last} of {updates} updates, about {duration(left)} left")
+    return np.asarray(so_far[0])
 
 
 def _stored(place: Path | None, network: PolicyNetwork) -> np.ndarray | None:
