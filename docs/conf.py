@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
@@ -37,8 +38,9 @@ html_copy_source = False
 html_show_sphinx = False
 
 
-def setup(app: object) -> None:
+def setup(app: Any) -> None:
     """Pages that are made are written before any is read."""
-    from generator import write
+    from generator import repository, write
 
     write(DOCS)
+    app.connect("source-read", repository.on_site)

@@ -205,6 +205,24 @@ def test_links_lead_where_they_led() -> None:
     )
 
 
+def test_links_of_written_pages_lead_somewhere_in_a_checkout() -> None:
+    """README leads to pages as files. A link to what the generator makes works on the site alone."""
+    on_site_alone = []
+    for path in WRITTEN:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            file = target.partition("#")[0]
+            if not file or re.match("[a-z]+:", target):
+                continue
+            place = DOCS / file.lstrip("/") if file.startswith("/") else path.parent / file
+            if place.resolve().is_relative_to(DOCS) and place.resolve().relative_to(DOCS).parts[0] in MADE:
+                on_site_alone.append(f"{path.name}: {file}")
+                assert not re.search("results|project", file), f"{path}: {target}"
+            else:
+                assert place.exists(), f"{path}: {target}"
+    assert len(on_site_alone) <= 8, on_site_alone
+
+
 # The site -------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from os.path import relpath
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -26,6 +27,24 @@ def pages() -> dict[str, str]:
     """Each of them, with links that lead where they led."""
     places = sources()
     return {page: rebased((REPOSITORY / source).read_text(), source, page, places) for source, page in places.items()}
+
+
+def on_site(app: Any, name: str, content: list[str]) -> None:
+    """Let links of a page that somebody wrote lead to pages of the site; in the checkout they lead to files.
+
+    The arguments are those of Sphinx's event `source-read`.
+    """
+    page, places = f"{name}.md", sources()
+    if page in places.values() or not (DOCS / page).is_file():
+        return
+
+    def moved(found: re.Match[str]) -> str:
+        target = found[3].partition("#")[0]
+        place = (DOCS / page).parent / target
+        outside = target.startswith("../") and place.exists() and not place.resolve().is_relative_to(DOCS)
+        return rebased(found[0], f"docs/{page}", page, places) if outside else found[0]
+
+    content[0] = LINK.sub(moved, content[0])
 
 
 def rebased(text: str, source: str, page: str, places: dict[str, str]) -> str:
