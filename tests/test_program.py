@@ -20,7 +20,7 @@ from rich.console import Console
 from benchmarks.process import figures
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.base.commands import command
-from stellaris_jax.cli import plot, program
+from stellaris_jax.cli import program
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.options import PLACES, option_keys
 from stellaris_jax.config.stored import to_yaml
@@ -30,6 +30,15 @@ from stellaris_jax.telemetry.progress import LiveDisplay
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2"]
 SMALL = [*TINY, "run.progress=false"]
+OWN_RULE = """
+import stellaris_jax as sj
+
+
+@sj.register.rule("pairs")
+class Pairs(sj.Rule):
+    def ready(self, staleness, view):
+        return len(staleness) >= 2
+"""
 
 
 @pytest.mark.parametrize(
@@ -331,12 +340,37 @@ def test_the_live_panel_fits_the_terminal() -> None:
     assert "…" not in text
 
 
-def test_a_runs_own_timeline_is_written_by_another_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("seed: 0\n")
-    with pytest.raises(SystemExit):
-        plot.main(["--timeline", "2", str(tmp_path / "run")])
-    assert "--timeline draws settings, not a run such as" in capsys.readouterr().err
+def test_the_timeline_of_a_run(tmp_path: Path) -> None:
+    """It is that of its settings, a rule of its own included; of a live run nothing was foretold."""
+    (tmp_path / "rules.py").write_text(OWN_RULE)
+    own = [f"plugins=[{tmp_path / 'rules.py'}]", "system=async", "system.rule=pairs"]
+    for name, settings in {"run": own, "live": ["executor=live"]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(to_yaml(load_config([*TINY, *settings])))
+    pictures = [tmp_path / "of_settings.png", tmp_path / "of_run.png"]
+    for subjects, picture in zip(([*TINY, *own], [str(tmp_path / "run"), "--trust"]), pictures, strict=True):
+        done = call("plot.py", "--timeline", 2, *subjects, "--out", picture)
+        assert (done.returncode, done.stdout.strip()) == (0, str(picture)), done.stderr
+    first, second = (picture.read_bytes() for picture in pictures)
+    assert first == second
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange.py").write_text("raise RuntimeError")
+    stored = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "strange" / "config.yaml").write_text(stored.replace("rules.py", "strange.py"))
+    done = call("plot.py", "--timeline", 2, tmp_path / "strange")
+    assert done.returncode == 2 and "--trust" in done.stderr
+    done = call("plot.py", "--timeline", 2, tmp_path / "live")
+    assert done.returncode == 2 and "executor=live, which nothing foretold: --trace writes" in done.stderr
+
+
+def test_a_timeline_of_choices_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\nlearners: 4\n")
+    out = tmp_path / "mine.png"
+    done = call("plot.py", "--timeline", 1, "system=mine", *TINY, "--config-dir", tmp_path, "--out", out)
+    assert done.returncode == 0 and out.is_file(), done.stderr
+    done = call("plot.py", tmp_path, "--config-dir", tmp_path)
+    assert done.returncode == 2 and "--config-dir needs --timeline" in done.stderr
 
 
 def test_commands_are_called_as_they_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:

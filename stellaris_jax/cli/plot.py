@@ -4,6 +4,7 @@ stellaris-jax plot RUN_DIR [RUN_DIR ...] [--out FILE]
 stellaris-jax plot RUN_DIR --x env_steps,learned_steps          return over steps rolled and over those learned from
 stellaris-jax plot --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
 stellaris-jax plot --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
+stellaris-jax plot --timeline 2 RUN_DIR                         the first two rounds of a run
 stellaris-jax plot --trace out.json RUN_DIR [--timeline 100]    a timeline, or its first rounds, for ui.perfetto.dev
 stellaris-jax plot --trace jobs.csv RUN_DIR                     the same as a log of jobs for delays=trace; or .jsonl
 """
@@ -14,12 +15,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 from stellaris_jax.config.trust import Trust
+
+if TYPE_CHECKING:
+    from stellaris_jax.config.tree import Config
 
 # Modules that draw or compute are imported where they are used, so that --help is answered at once.
 
@@ -34,7 +39,9 @@ OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison
 def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
     parser = program.Parser("plot", __doc__)
-    parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
+    parser.add_argument(
+        "subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline one, or overrides"
+    )
     rounds = program.at_least(1)
     parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw the timeline of the first rounds")
     parser.add_argument("--trace", type=Path, metavar="FILE", help=TRACE)
@@ -45,6 +52,8 @@ def main(argv: Sequence[str]) -> None:
     axes = f"what curves are drawn over, of {', '.join(AXES)}; steps learned from count beside those rolled"
     parser.add_argument("--x", type=_axes, default=[], metavar="AXIS,AXIS", help=axes)
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
+    folder_help = "with --timeline: a directory laid out like configs/, with further choices"
+    parser.add_argument("--config-dir", metavar="DIR", help=folder_help)
     program.add_trust(parser)
     arguments = parser.parse_mixed(argv)
     if arguments.trace is not None:
@@ -64,8 +73,15 @@ def main(argv: Sequence[str]) -> None:
         parser.error("--x is of curves, and a timeline has none")
     if not arguments.subjects and arguments.timeline is None:
         parser.error("name a run directory")
+    if arguments.config_dir is not None and arguments.timeline is None:
+        parser.error("--config-dir needs --timeline")
     try:
-        path = draw(arguments.subjects, arguments.timeline, arguments.out, arguments.x)
+        if arguments.timeline is not None:
+            out = arguments.out or Path("timeline.png")
+            trust = program.trust_of(arguments)
+            path = timeline(arguments.subjects, arguments.timeline, out, arguments.config_dir, trust)
+        else:
+            path = draw(arguments.subjects, arguments.out, arguments.x)
     except OSError as error:
         raise RunError(f"{error.filename or arguments.out}: {error.strerror}.") from error
     print(path)
@@ -80,17 +96,14 @@ def _axes(text: str) -> list[str]:
     return list(dict.fromkeys(axes))
 
 
-def draw(subjects: list[str], rounds: int | None, out: Path | None, axes: Sequence[str] = ()) -> Path:
-    """Draw a timeline, one run, or a comparison of runs, and return the picture's path.
+def draw(subjects: list[str], out: Path | None, axes: Sequence[str] = ()) -> Path:
+    """Draw the curves of one run, or a comparison of runs, and return the picture's path.
 
     Args:
-      subjects: run directories; with `rounds`, overrides of a configuration.
-      rounds: first rounds to draw the timeline of; None draws curves.
+      subjects: run directories.
       out: picture to write; by default `OUT` says where.
       axes: axes of the curves; see `stellaris_jax.report.axes.axes_of`.
     """
-    if rounds is not None:
-        return timeline(subjects, rounds, out or Path("timeline.png"))
     run_dirs = [Path(subject) for subject in subjects]
     with working(f"drawing {program.listed(run_dirs)}", when=all((path / METRICS).is_file() for path in run_dirs)):
         from stellaris_jax.report.curves import checked, plot_run, plot_runs
@@ -150,17 +163,28 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 
 
-def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
-    """Draw the first rounds of a configuration."""
-    from stellaris_jax.execute.loading import load_config
+def timeline(subjects: list[str], rounds: int, out: Path, config_dir: str | None = None, trust: Trust = False) -> Path:
+    """Draw the first rounds of a configuration, or of a simulated run, and return the picture's path.
+
+    Args:
+      subjects: overrides of a configuration, or one run directory.
+      rounds: number of first rounds.
+      out: picture to write.
+      config_dir: a directory laid out like `configs/`, with further choices.
+      trust: what the user allowed of the run's code.
+
+    Raises:
+      ConfigError: the configuration cannot run, has fewer rounds, or names code without consent.
+    """
     from stellaris_jax.report.curves import checked
     from stellaris_jax.telemetry.format import plural
 
     checked(out)
-    for run in overrides:
-        if Path(run, "config.yaml").is_file():
-            raise ConfigError(f"--timeline draws settings, not a run such as {run}, whose timeline --trace writes.")
-    config = load_config(overrides)
+    config = _of_run(Path(subjects[0]), trust) if len(subjects) == 1 and Path(subjects[0]).is_dir() else None
+    if config is None:
+        from stellaris_jax.execute.loading import load_config
+
+        config = load_config(subjects, config_dir)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
     with working(f"simulating and drawing {plural(rounds, 'round')} of {config.system.name}"):
@@ -172,3 +196,17 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
         for sentence in comparison(config):
             warn_on_stderr(sentence)
         return picture
+
+
+def _of_run(run_dir: Path, trust: Trust) -> Config:
+    """Configuration of a simulated run. Raises ConfigError for another run, or one whose code nobody allowed."""
+    from stellaris_jax.config.stored import from_yaml, run_config
+    from stellaris_jax.config.trust import admit
+
+    path = run_config(run_dir)
+    config = admit(from_yaml(path), path, trust)
+    if config.executor != "simulated":
+        raise ConfigError(
+            f"{run_dir} is a run with executor={config.executor}, which nothing foretold: --trace writes its timeline."
+        )
+    return config

@@ -101,9 +101,9 @@ def write_page(
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
         name = run.path.resolve().name
-        page = document(name, of_run.content(run, sources, out, rounds), asset("timeline.css"), asset("timeline.js"))
-        write_atomically(out, page)
-        return Written(sources.notes)
+        body, told = of_run.content(run, sources, out, rounds)
+        write_atomically(out, document(name, body, asset("timeline.css"), asset("timeline.js")))
+        return Written(told)
     if rounds:
         raise ConfigError(
             f"--rounds is of the page of one run; {', '.join(map(str, places))} holds {len(sources.runs)}."

@@ -46,8 +46,8 @@ DIAGNOSTICS = ("losses/", "drift/", "charts/", "simulated/")
 DRAWN_ELSEWHERE = ("train_return", "wall_seconds", "simulated_seconds", "cost_usd", "cost_common_usd", "group_size")
 
 
-def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ()) -> str:
-    """Body of the page.
+def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ()) -> tuple[str, list[str]]:
+    """Body of the page, and sentences for the terminal: on unreadable files, and on timelines that are not drawn.
 
     Args:
       run: the run.
@@ -58,7 +58,8 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
     lean = replace(run, evaluations=_spaced(run.evaluations))
     timelines, note = timelines_of(run, chosen)
     notes = [f"{note}." for note in sources.notes] + _missing(run)
-    return "".join(
+    told = [*sources.notes, note] if chosen and note and not timelines else sources.notes
+    body = "".join(
         [
             f"<h1>{text(_title(run))}</h1>",
             paragraph(_outcome(run)),
@@ -74,6 +75,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
             section("To repeat it", _repeat(run)),
         ]
     )
+    return body, told
 
 
 def _title(run: Run) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from stellaris_jax.base.commands import command, path_argument
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
@@ -258,7 +259,8 @@ def timelines_of(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     if run.config.get("plugins"):
         return (
             "",
-            "A report runs no code of plug-ins, so it draws no timeline of this run; plot --trace writes one.",
+            "A report runs no code of plug-ins, so it draws no timeline of this run: "
+            f"{command('plot')} --timeline 2 {path_argument(run.path)} draws one.",
         )
     if run.config.get("executor") == "replay":
         return "", "The timeline of a replay is that of the live run that it repeats."
