@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stellaris_jax.base.statistics import holm, mean_ci95, welch
+from stellaris_jax.base.statistics import FEWEST, holm, mean_ci95, welch
 from stellaris_jax.telemetry.format import significant
 from studies.files import read_rows, write_table
 
@@ -53,7 +53,12 @@ class Claim:
 
     @property
     def shown_verdict(self) -> str:
-        """Verdict in Markdown: bold if it survives the correction. It says so if nothing was tested or corrected."""
+        """Verdict in Markdown: bold if it survives the correction.
+
+        It says so if nothing was tested or corrected, or if a side has too few seeds for an interval to be trusted.
+        """
+        if self.verdict != OPEN and any(int(count) < FEWEST for count in re.findall(r"\d+", self.n)):
+            return f"{self.verdict}, few seeds"
         if self.verdict != OPEN and self.p is None:
             return f"{self.verdict}, {'no test' if self.effect is None else 'not corrected'}"
         return f"**{self.verdict}**" if self.survives else self.verdict

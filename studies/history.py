@@ -188,7 +188,11 @@ def write_csv(histories: Iterable[History], path: Path) -> None:
     for history in histories:
         key = [getattr(history, name) for name in KEYS]
         for values in zip(*(getattr(history, name) for name in CURVES), strict=True):
-            rows.append([*key, *(f"{value:.5g}" for value in values)])
+            texts = (
+                f"{value:.0f}" if name == "env_steps" else f"{value:.5g}"
+                for name, value in zip(CURVES, values, strict=True)
+            )
+            rows.append([*key, *texts])
     write_table(path, [*KEYS, *CURVES], rows)
 
 

@@ -98,6 +98,12 @@ def test_only_tested_verdicts_are_bold() -> None:
     assert claims[0].shown_verdict == "holds" and undecided("", "", "").shown_verdict == OPEN
 
 
+def test_few_seeds_are_said() -> None:
+    few, enough = (more("", "", np.arange(n) + 90.0, np.arange(float(n))) for n in (4, 5))
+    assert [claim.shown_verdict for claim in corrected([few, enough])] == ["holds, few seeds", "**holds**"]
+    assert more("", "", np.arange(4.0), np.arange(4.0)).shown_verdict == OPEN
+
+
 def test_how_far_toward_the_paper(tmp_path: Path) -> None:
     """In halves of the interval: one where it just holds, the other way round for less, and the same from the file."""
     low, high = np.arange(5.0), np.arange(5.0) + 4.0

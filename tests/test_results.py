@@ -88,7 +88,7 @@ def test_the_best_row_and_what_is_within_noise_of_it(tmp_path: Path) -> None:
         (config_of(4e-4), [90.0]),
         (config_of(5e-4), [115.0, 305.0, 195.0]),
     )
-    assert [row.mark for row in rows] == ["", "tied", "tied", "few", "tied"]
+    assert [row.mark for row in rows] == ["", "tied", "tied", "few", "few"]
     paired = scipy.stats.ttest_rel([SHARE * b for b in above], [0.0] * 6)
     worst = rows[0].comparison
     assert worst is not None

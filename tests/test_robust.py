@@ -132,7 +132,7 @@ def test_what_seeds_have_in_common_cancels_out() -> None:
     [
         ([1.0], None),
         ([1.0, 2.0, 3.0], None),
-        ([1.0, -2.0, 3.0], True),
+        ([1.0, -2.0, 3.0], None),
         ([0.1 + 0.2 - 0.3] * 5, True),
         ([1e-3] * 5, False),
     ],

@@ -167,14 +167,8 @@ class Difference:
 
     @property
     def within_noise(self) -> bool | None:
-        """Whether the data are compatible with no difference; None if there are too few seeds to tell.
-
-        Few differences leave it open as long as they all have one sign.
-        """
-        if math.isnan(self.low):
-            return None
-        inside = self.low <= 0 <= self.high
-        return inside if self.enough or inside else None
+        """Whether the data are compatible with no difference; None if there are too few seeds to tell."""
+        return self.low <= 0 <= self.high if self.enough else None
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, draws: int = DRAWS, seed: int = 0) -> Difference:
