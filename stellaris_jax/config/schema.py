@@ -128,7 +128,7 @@ class Knob:
     def check(self, value: Any) -> None:
         """Raise ConfigError unless the value has the right type and is accepted."""
         if not _is_kind(value, self.kind):
-            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(plain(value))}.")
+            raise self.wrong_kind(plain(value))
         check_data(self.key, value)
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
             # Only Python code can give an integer here. JAX computes with integers of 32 bits.
@@ -145,6 +145,11 @@ class Knob:
                 rounded = f"{_float32(number):g} in 32 bits"
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}: {rounded}.")
 
+    def wrong_kind(self, value: Any) -> ConfigError:
+        """Error of a value of another type."""
+        example = f", as {self.key}=[{value}]" if self.kind == tuple[str, ...] and isinstance(value, str) else ""
+        return ConfigError(f"{self.key} must be {KINDS[self.kind]}{example}, not {shown(value)}.")
+
     def _told(self, word: Any) -> str:
         """End of a sentence: the accepted names, and the one most like the word."""
         names = list(self.names)
@@ -152,7 +157,9 @@ class Knob:
             key = f"plugins=[FILE] imports what registers a {self.registered}"
             return f"empty, not {shown(word)}: no {self.registered} is registered; {key}."
         number = "some" if self.kind == tuple[str, ...] else "one"
-        return f"{number} of {', '.join(names)}, not {shown(word)}{did_you_mean(str(word), names)}"
+        near = did_you_mean(str(word), names)
+        own = f"; a {self.registered} of your own needs plugins=[FILE.py]." if self.registered and near == "." else near
+        return f"{number} of {', '.join(names)}, not {shown(word)}{own}"
 
     @property
     def accepted(self) -> str:

@@ -18,7 +18,7 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.old_options import accept_old, migrated, take_old
 from stellaris_jax.config.options import unknown_key
-from stellaris_jax.config.schema import DEEPEST, KINDS, check_text, plain, shown
+from stellaris_jax.config.schema import DEEPEST, check_text, plain
 from stellaris_jax.config.tree import Config, knobs, sections
 
 LAST = "resume"
@@ -156,7 +156,7 @@ def retold(error: Exception) -> ConfigError:
     if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
         return unknown_key(key)
     if isinstance(cause, ValidationError) and key in knobs():
-        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
+        return knobs()[key].wrong_kind(cause.value)
     where = re.search(r"full_key: ([\w.]+)", str(error))
     return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
 
