@@ -291,4 +291,7 @@ def test_unknown_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complaint("run.callbacks=[stop-erly]") == (
         "run.callbacks must be some of alarm, stop-early, nap, not 'stop-erly'; did you mean stop-early?"
     )
-    assert complaint("run.callbacks=[x]") == "run.callbacks must be some of alarm, stop-early, nap, not 'x'; a callback of your own needs plugins=[FILE.py]."
+    assert (
+        complaint("run.callbacks=[x]") == "run.callbacks must be some of alarm, stop-early, nap, not 'x'; "
+        "a callback of your own needs plugins=[FILE.py]."
+    )

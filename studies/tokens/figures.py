@@ -37,12 +37,14 @@ AGE = "updates that completions are old"
 
 def methods(study: Study) -> list[Claim] | None:
     """Corrections on completions of exactly so many updates ago, each at its best learning rate."""
-    return _compared(study, METHOD, "methods", "Share of right completions at the end, each method at its best rate")
+    return _compared(study, METHOD, "methods", "Share of right completions over the run, less PPO's clip on fresh ones")
 
 
 def tasks(study: Study) -> list[Claim] | None:
     """The same on two other tasks: letters in order, and numbers from given ones."""
-    return _compared(study, OTHERS, "tasks", "Other tasks: share of right completions at the end")
+    return _compared(
+        study, OTHERS, "tasks", "Other tasks: share right over the run, less PPO's clip on fresh completions"
+    )
 
 
 def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
@@ -64,7 +66,7 @@ def _compared(study: Study, question: str, figure: str, title: str) -> list[Clai
             for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
         ]  # fmt: skip
     judged.table(study, figure, question)
-    judged.draw(study, figure, question, AGE, title)
+    judged.draw(study, figure, question, AGE, title, fresh=question)
     return claims
 
 
@@ -88,7 +90,8 @@ def mismatch(study: Study) -> list[Claim] | None:
             for kind in PRECISIONS for name in QUESTIONS[MISMATCH].methods if name != NONE
         ]  # fmt: skip
     judged.table(study, "mismatch", MISMATCH)
-    judged.draw(study, "mismatch", MISMATCH, AGE, "Actors with rounded weights: share of right completions at the end")
+    title = "Actors with rounded weights: share right over the run, less PPO's clip on fresh ones without rounding"
+    judged.draw(study, "mismatch", MISMATCH, AGE, title, fresh=METHOD)
     return claims
 
 

@@ -12,7 +12,7 @@ from studies import panels
 from studies.choices import Chosen, Measure, area, final, values
 from studies.outcomes import Outcome
 from studies.study import Study
-from studies.tokens.cells import JUDGING, LADDER, RATES, TUNING, Cell, places
+from studies.tokens.cells import CLIP, JUDGING, LADDER, RATES, TUNING, Cell, places
 from studies.tokens.measures import collapsed, fall, seconds_to
 
 COLUMNS: dict[str, Measure] = {"area": area, "final": final, "fall": fall, "seconds_to_90": seconds_to(0.9)}
@@ -46,8 +46,18 @@ class Judged:
         """Write the table of a question's places."""
         study.table(figure, HEADER, [_row(runs) for cell, runs in self.runs.items() if cell.question == question])
 
-    def draw(self, study: Study, figure: str, question: str, axis: str, title: str) -> None:
-        """Draw a question's shares of right completions by level, a panel for each task of at most six methods."""
+    def draw(self, study: Study, figure: str, question: str, axis: str, title: str, fresh: str = "") -> None:
+        """Draw a question's shares of right completions by level, a panel for each task of at most six methods.
+
+        Args:
+          study: directories.
+          figure: name of the picture.
+          question: the question.
+          axis: name of the levels.
+          title: title of the picture.
+          fresh: question whose PPO's clip on fresh completions is subtracted, seed by seed, from shares over the whole
+            run; by default the shares at the end are drawn.
+        """
         curves: dict[str, dict[str, panels.Points]] = {}
         ticks: dict[str, list[str]] = {}
         for task in self.tasks:
@@ -57,12 +67,21 @@ class Judged:
             parts = [names[begin :: -(-len(names) // 6)] for begin in range(-(-len(names) // 6))]
             for number, part in enumerate(parts, 1):
                 panel = task if len(parts) == 1 else f"{task}, {number} of {len(parts)}"
+                base = values(self.at(fresh, task, CLIP, 0), area) if fresh else []
                 curves[panel] = {
-                    name: panels.intervals([values(self.at(question, task, name, level), final) for level in levels])
+                    name: panels.intervals([self._drawn(question, task, name, level, base) for level in levels])
                     for name in part
                 }
                 ticks[panel] = [str(level) for level in levels]
-        panels.panels(curves, ticks, axis, "share right", study.picture(figure), title, possible=(0.0, 1.0))
+        measure, possible = ("difference in share right", (-1.0, 1.0)) if fresh else ("share right", (0.0, 1.0))
+        panels.panels(curves, ticks, axis, measure, study.picture(figure), title, possible=possible)
+
+    def _drawn(self, question: str, task: str, name: str, level: int, base: Sequence[float]) -> list[float]:
+        """Values of a place: shares at the end, or over the run less those of the base, by seed."""
+        runs = self.at(question, task, name, level)
+        return (
+            [own - other for own, other in zip(values(runs, area), base, strict=True)] if base else values(runs, final)
+        )
 
 
 def _row(runs: Sequence[Outcome]) -> list[Any]:
