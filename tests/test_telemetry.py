@@ -156,6 +156,22 @@ def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("progress", [False, True])
+def test_gates_and_data_lag_are_shown_where_there_are_some(progress: bool) -> None:
+    """A rule without a gate has none to show; only data of independent actors have several ages."""
+    shown = []
+    none: dict[str, Any] = {"gate": None, "gate_escapes": None, "gate_groups": None, "data_lag": 15.5}
+    for changes in (none, {"data_lag": 39.4, "data_lag_max": 52}):
+        console = Console(file=io.StringIO(), record=True, width=160, force_terminal=True)
+        display = make_display(console, "run", 40, progress)
+        display.rounds([round_record(1, **changes)])
+        display.close()
+        shown.append(console.export_text())
+    assert "gate" not in shown[0] and "escaped" not in shown[0] and "data lag" not in shown[0]
+    assert "escaped 4 of 32 groups" in shown[1] and "data lag" in shown[1] and "52" in shown[1]
+    assert "gate escapes" not in dict(summary_rows({"updates": 8}))
+
+
+@pytest.mark.parametrize("progress", [False, True])
 def test_seconds_that_have_been_measured_are_not_called_simulated(progress: bool) -> None:
     console = Console(file=io.StringIO(), record=True, width=120, force_terminal=True)
     display = make_display(console, "live", 40, progress, clock("live"))

@@ -122,8 +122,9 @@ class LineDisplay(Display):
             f"{fmt.compact(latest.get('steps_per_second'))} steps/s  "
             f"return {fmt.significant(latest.get('train_return'))}  "
             f"staleness {fmt.number(latest.get('staleness_mean'))} (max {fmt.count(latest.get('staleness_max'))})  "
-            f"gate {_gate(latest)}  escaped {fmt.escapes(latest)}  "
-            f"{self.clock} {fmt.duration(latest.get('simulated_seconds'))}  {fmt.dollars(latest.get('cost_usd'))}  "
+            + (f"data lag {_data_lag(latest)}  " if _has_lag(latest) else "")
+            + (f"gate {_gate(latest)}  escaped {fmt.escapes(latest)}  " if _has_gate(latest) else "")
+            + f"{self.clock} {fmt.duration(latest.get('simulated_seconds'))}  {fmt.dollars(latest.get('cost_usd'))}  "
             f"ETA {fmt.duration(self.seconds_left())}"
         )
 
@@ -193,7 +194,6 @@ class PanelDisplay(Display):
                 f"max {_bold(fmt.count(latest.get('staleness_max')))}",
                 f"group {fmt.number(latest.get('group_size'))}",
             ),
-            ("gate", f"β {_bold(_gate(latest))}", f"escaped {fmt.escapes(latest)}", ""),
             (
                 self.clock,
                 f"time {_bold(fmt.duration(latest.get('simulated_seconds')))}",
@@ -201,6 +201,11 @@ class PanelDisplay(Display):
                 f"occupancy {fmt.percent(latest.get('occupancy'))}",
             ),
         ]
+        if _has_gate(latest):
+            rows.insert(-1, ("gate", f"β {_bold(_gate(latest))}", f"escaped {fmt.escapes(latest)}", ""))
+        if _has_lag(latest):
+            mean, most = (fmt.number(latest.get(key), 1) for key in ("data_lag", "data_lag_max"))
+            rows.insert(-1, ("data lag", f"mean {_bold(mean)}", f"max {_bold(most)}", ""))
         troubles = {
             "non-finite gradients": latest.get("nonfinite_gradients"),
             "dropped": latest.get("dropped"),
@@ -315,6 +320,20 @@ def make_display(console: Console, title: str, total_rounds: int, progress: bool
         console = Console(force_jupyter=False, width=LINE_WIDTH)  # collects lines in one output of the cell
     live = progress and console.is_terminal and not console.is_dumb_terminal
     return (LiveDisplay if live else LineDisplay)(console, title, total_rounds, clock)
+
+
+def _has_gate(row: dict[str, Any]) -> bool:
+    """Whether the rule of a run has a gate."""
+    return row.get("gate") is not None or row.get("gate_escapes") is not None
+
+
+def _has_lag(row: dict[str, Any]) -> bool:
+    """Whether a run has independent actors, whose data are of several ages."""
+    return row.get("data_lag_max") is not None
+
+
+def _data_lag(row: dict[str, Any]) -> str:
+    return f"{fmt.number(row['data_lag'])} (max {fmt.count(row.get('data_lag_max'))})"
 
 
 def _gate(row: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from stellaris_jax.telemetry import format as fmt
 def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of the final table, from the run's summary."""
     get = summary.get
-    episodes, groups = get("eval_episodes"), get("gate_groups")
+    episodes = get("eval_episodes")
     returned = fmt.over_seeds(get("eval_return_mean"), get("eval_return_ci95"), get("eval_return_per_seed"))
     how = f", {get('eval_actions')} actions" if get("eval_actions") else ""
     return [
@@ -31,13 +31,19 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("updates", fmt.count(get("updates"))),
         ("staleness", f"mean {fmt.number(get('staleness_mean'), 2)}  max {fmt.count(get('staleness_max'))}"),
         *_dropped(summary),
-        ("gate escapes", fmt.escapes(summary) + (f" ({fmt.percent(get('gate_escapes') / groups)})" if groups else "")),
+        *([] if get("gate_escapes") is None else [("gate escapes", _escapes(summary))]),
         ("occupancy", fmt.percent(get("occupancy"))),
         (f"{fmt.clock(get('executor'))} time", fmt.duration(get("simulated_seconds"))),
         ("cost", fmt.dollars(get("cost_usd"))),
         ("billed actors", _actors(summary)),
         ("non-finite gradients", fmt.count(get("nonfinite_gradients"))),
     ]
+
+
+def _escapes(summary: dict[str, Any]) -> str:
+    """Groups that escaped the gate, and their share."""
+    groups = summary.get("gate_groups")
+    return fmt.escapes(summary) + (f" ({fmt.percent(summary['gate_escapes'] / groups)})" if groups else "")
 
 
 def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
