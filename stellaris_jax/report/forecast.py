@@ -21,8 +21,8 @@ LEGEND = (
     "± is half of a 95 % interval over seeds (Student's t); a largest value is that of all seeds. A round is the time "
     "from one batch of data to the next. Run time and run cost are for total_steps, as if all rounds were like these.",
     "Busy is the share of the time that a learner or an actor works. Staleness and data lag count policy versions: "
-    "from a gradient's policy to its aggregation, and from the policy that acted to the gradient's policy. Bounds on age "
-    "(bound, lag, eta) count batches.",
+    "from a gradient's policy to its aggregation, and from the policy that acted to the gradient's policy. Bounds on "
+    "age (bound, lag, eta) count batches.",
     "Waste is the share of busy seconds spent on what was dropped.",
 )
 
