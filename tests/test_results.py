@@ -13,7 +13,7 @@ import scipy.stats
 from commands import call
 from run_dirs import make_run
 
-from stellaris_jax.report.results import compare_settings, seed_results, verdict
+from stellaris_jax.report.results import at_the_edge, compare_settings, seed_results, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report, sweep_row
 
@@ -147,3 +147,19 @@ def test_threshold_of_the_plot_command(tmp_path: Path) -> None:
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     alone = call("plot.py", tmp_path / "0", "--threshold", 5)
     assert alone.returncode == 2 and "--sweep" in alone.stderr
+
+
+def test_a_best_learning_rate_on_the_edge_is_told(tmp_path: Path) -> None:
+    """Of async it is the smallest, of central one in the middle."""
+    returns = {"async": (9.0, 5.0, 1.0), "central": (3.0, 8.0, 2.0)}
+    settings = [
+        (config_of(rate) | {"system": {"name": name}}, [level] * 5)
+        for name, levels in returns.items()
+        for rate, level in zip((1e-4, 1e-3, 1e-2), levels, strict=True)
+    ]
+    rows = rows_of(tmp_path, *settings)
+    (sentence,) = at_the_edge(rows)
+    assert sentence == "async: best at the smallest learning rate that was tried, 0.0001; smaller ones may be better"
+    (sentence,) = at_the_edge(rows[3:5])
+    assert sentence == "central: best at the largest learning rate that was tried, 0.001; larger ones may be better"
+    assert at_the_edge(rows[:1]) == []

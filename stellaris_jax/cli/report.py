@@ -3,7 +3,7 @@
 stellaris-jax report RUN_DIR [--rounds 1-3,50]            the page of a run, in its directory
 stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory, and its verdicts
 stellaris-jax report SWEEP_DIR --margin 5                 which settings are at most 5 below the best?
-stellaris-jax report RUN_DIR RUN_DIR ... [--out FILE]     the page that compares runs
+stellaris-jax report RUN_DIR SWEEP_DIR ... [--out FILE]   the page that compares runs, and points of sweeps
 stellaris-jax report results/stellaris                    the page of a study: its README.md, with the pictures
 """
 

@@ -31,6 +31,8 @@ BEST: significantly better than all others of its environment. TIED: not signifi
 highest mean, or that row itself. OPEN: different, but not after Holm's correction. FEW: too few seeds to tell.
 """
 LEVEL = 0.05
+RATE = "algorithm.learning_rate"
+"""Key of the learning rate."""
 ENV = "env.name"
 """Key of the environment; rows of different environments are not compared."""
 
@@ -273,6 +275,31 @@ def verdict(row: Row) -> str:
     if difference.within_noise:
         return "noise"
     return "the setting" if row.p_holm < LEVEL else "open"
+
+
+def at_the_edge(rows: Sequence[Row]) -> list[str]:
+    """Sentences on settings whose best learning rate is the smallest or the largest that was tried.
+
+    Args:
+      rows: settings, as `compare_settings` returns them.
+    """
+    families: dict[str, dict[float, Row]] = {}
+    for row in rows:
+        rate = row.group.values.get(RATE)
+        if isinstance(rate, int | float) and row.finals:
+            others = {key: value for key, value in row.group.values.items() if key != RATE}
+            families.setdefault(Group(others, row.group.runs).label if others else "", {})[float(rate)] = row
+    sentences = []
+    for name, tried in families.items():
+        best = max(tried, key=lambda rate: float(np.mean(tried[rate].finals)))
+        edge = "smallest" if best == min(tried) else "largest" if best == max(tried) else ""
+        if len(tried) > 1 and edge:
+            other = {"smallest": "smaller", "largest": "larger"}[edge]
+            about = f"{name}: " if name else ""
+            sentences.append(
+                f"{about}best at the {edge} learning rate that was tried, {best:g}; {other} ones may be better"
+            )
+    return sentences
 
 
 # Points of a sweep -------------------------------------------------------------------------------------------------

@@ -20,7 +20,17 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import column, comparison_figure, save
-from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings, load_points
+from stellaris_jax.report.results import (
+    BEST,
+    FEW,
+    MEASURES,
+    OPEN,
+    TIED,
+    Row,
+    at_the_edge,
+    compare_settings,
+    load_points,
+)
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, counts_learned, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
@@ -84,6 +94,8 @@ def report(sweep_dir: Path, threshold: float | None = None, axes: Sequence[str] 
     print_table(console, sweep_dir.name, cells, names=[name for group in groups for name in headings(group)])
     if any(row.mark for row in judgement):
         print_sentence(console, LEGEND[1])
+    for sentence in at_the_edge(judgement):
+        print_sentence(console, sentence)
     for sentence in sentences:
         print_sentence(console, sentence, style="red")
     if former:

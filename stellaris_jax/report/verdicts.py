@@ -8,15 +8,16 @@ import numpy as np
 from rich.console import Console
 
 from stellaris_jax.base.statistics import mean_ci95
-from stellaris_jax.report.results import Row, verdict
+from stellaris_jax.report.results import Row, at_the_edge, verdict
 from stellaris_jax.report.robust import Difference
 from stellaris_jax.report.sweep import headings
 from stellaris_jax.report.table import print_sentence, print_table
 from stellaris_jax.telemetry.format import over_seeds, significant
 
 READING = (
-    "best − this: over the seeds that both have. the setting: p, corrected for the number of comparisons (Holm), is "
-    "below 5 %. open: zero is outside of the interval, but p is not below 5 %. noise: zero is within the interval."
+    "best − this: over the seeds that both have (shared), else of all seeds of both. the setting: p, corrected for the "
+    "number of comparisons (Holm), is below 5 %. open: zero is outside of the interval, but p is not below 5 %. noise: "
+    "zero is within the interval."
 )
 """Meaning of the words of `verdict`."""
 
@@ -60,6 +61,8 @@ def print_verdicts(console: Console, rows: Sequence[Row], margin: float | None =
     print_sentence(console, READING)
     if margin is not None:
         print_sentence(console, about_margin(margin))
+    for sentence in at_the_edge(rows):
+        print_sentence(console, sentence)
 
 
 def _cells(row: Row, margin: float | None) -> dict[str, str]:
@@ -72,5 +75,7 @@ def _cells(row: Row, margin: float | None) -> dict[str, str]:
         "best − this": significant(gap.mean) if gap else "",
         "95 % interval": f"{ends} (range)" if gap and ends and not gap.enough else ends,
         "p (Holm)": significant(row.p_holm, 2) if gap else "",
+        "seeds": str(len(row.seeds)),
+        "shared": str(gap.pairs) if gap else "",
     }
     return cells if margin is None else {**cells, f"within {margin:g}": within(gap, margin) if gap else ""}
