@@ -288,7 +288,7 @@ def test_verdicts_and_a_margin(tmp_path: Path) -> None:
         (False, True), (True, False), (True, False),
     ]  # fmt: skip
     page = Reader(tmp_path / "sweep" / "report.html")
-    assert "within 5: yes if the whole interval of best − this is at most 5" in page.words
+    assert "within 5: yes if the whole interval of best − this, of last returns, is at most 5" in page.words
     assert "within 5" not in call("report.py", tmp_path / "sweep").stdout
     for margin, complaint in (("-1", "--margin=-1 is no loss of return"), ("x", "--margin")):
         refused = call("report.py", tmp_path / "sweep", f"--margin={margin}")

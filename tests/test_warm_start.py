@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -109,3 +110,14 @@ def test_demonstrations_take_memory() -> None:
 def test_environments_without_demonstrations() -> None:
     with pytest.raises(ConfigError, match=r"warm_start.updates=5 needs an environment with demonstrations"):
         Trainer(load_config(["warm_start.updates=5"]))
+
+
+def test_runs_side_by_side_share_a_warm_start() -> None:
+    """Points of a sweep are prepared by threads; the second one reads what the first one has made."""
+    told: list[str] = []
+    with ThreadPoolExecutor(2) as threads:
+        jobs = list(threads.map(lambda _: prepare(load_config([*JOB, "num_seeds=1"]), told.append), range(2)))
+    assert len(told) == 1
+    first, second = (job.start for job in jobs)
+    assert first is not None and second is not None
+    np.testing.assert_array_equal(first.params, second.params)

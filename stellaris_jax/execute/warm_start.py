@@ -6,6 +6,7 @@ The result is cached on disk by a digest of its program and seed, as arrays.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +38,8 @@ PARTS = 20
 """Parts of a warm start, after each of which it may be told how long the rest takes."""
 PATIENCE = 15.0
 """Fewest seconds between such sentences."""
+_ALONE = threading.Lock()
+"""Lock by which points of a sweep do not imitate the same demonstrations beside each other."""
 
 
 def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Callable[[str], None]) -> Start | None:
@@ -63,15 +66,16 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Call
     rows, compiled, root = [], None, cache_folder()
     for seed in seeds:
         place = None if root is None else root / "warm_starts" / f"{digest[:40]}-{seed}"
-        params = _stored(place, network)
-        if params is None:
-            working(f"warm start of seed {seed}: {config.warm_start.updates} updates on demonstrations")
-            compiled = compiled or _compiled(imitation.steps, config)
-            params = _imitated(imitation, compiled, seed, config.warm_start.updates, working)
-            if place is not None:
-                with suppress(OSError):
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                write_checked(place, params.astype("<f4").tobytes())
+        with _ALONE:
+            params = _stored(place, network)
+            if params is None:
+                working(f"warm start of seed {seed}: {config.warm_start.updates} updates on demonstrations")
+                compiled = compiled or _compiled(imitation.steps, config)
+                params = _imitated(imitation, compiled, seed, config.warm_start.updates, working)
+                if place is not None:
+                    with suppress(OSError):
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                    write_checked(place, params.astype("<f4").tobytes())
         rows.append(params)
     statistics = normalizer.init(network.observation_space.shape)
     return Start(np.stack(rows), jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(seeds), axis=0), statistics))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.console import Console
 
-from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.results import Row, at_the_edge, verdict
 from stellaris_jax.report.robust import Difference
 from stellaris_jax.report.sweep import headings
@@ -41,8 +41,8 @@ def within(difference: Difference, margin: float) -> str:
 def about_margin(margin: float) -> str:
     """Meaning of the words of `within`."""
     return (
-        f"within {margin:g}: yes if the whole interval of best − this is at most {margin:g}, no if none of it is, else "
-        "not shown."
+        f"within {margin:g}: yes if the whole interval of best − this, of last returns, is at most {margin:g}, no if "
+        f"none of it is, else not shown. Both need {FEWEST} seeds."
     )
 
 
