@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commands import call, refusal
+from commands import REPOSITORY, call, refusal
 from rich.console import Console
 
 from stellaris_jax import ConfigError, load_config
@@ -336,3 +336,11 @@ def test_actors_that_roll_ahead() -> None:
     for name, other in {"plan_test/host": "gymnasium/CartPole-v1", "plan_test/jax": "gymnax/CartPole-v1"}.items():
         registry.register(name, lambda other=other: registry.make(other, {}))
         assert prefetches(f"env={name}") == (name == "plan_test/host")
+
+
+def test_a_log_is_compared_with_what_is_foretold() -> None:
+    """For one combination; of several it is not clear which would be meant."""
+    log = ["delays=trace", f"delays.log={REPOSITORY / 'examples' / 'cluster' / 'jobs.jsonl'}", "--rounds", 4]
+    one, two = call("plan.py", *log), call("plan.py", *log, "system=async,ssp")
+    assert "the simulation foretells" in one.stderr and "the simulation foretells" not in two.stderr
+    assert one.returncode == two.returncode == 0

@@ -45,7 +45,9 @@ def main(argv: Sequence[str]) -> None:
     from stellaris_jax.report.forecast import print_forecasts, write_csv, write_json
     from stellaris_jax.report.table import wide_console
     from stellaris_jax.telemetry.format import plural
+    from stellaris_jax.telemetry.jsonl import warn_on_stderr
     from stellaris_jax.timeline.forecast import Window
+    from stellaris_jax.timeline.prediction import comparison
 
     window = Window.of(arguments.rounds, arguments.warmup)
     files = {"--csv": (arguments.csv, write_csv), "--json": (arguments.json, write_json)}
@@ -59,6 +61,8 @@ def main(argv: Sequence[str]) -> None:
     with working(f"simulating {plural(len(chosen), 'combination')}, up to {plural(window.rounds, 'round')} a seed"):
         rows = [forecast(combination, window) for combination in chosen]
         print_forecasts(wide_console(), rows)
+    for sentence in comparison(chosen[0].config) if len(chosen) == 1 else ():
+        warn_on_stderr(sentence)
     for path, write in files.values():
         try:
             if path is not None:
