@@ -44,7 +44,7 @@ def test_work_is_told_of_once_for_each_seed() -> None:
     assert told == [f"warm start of seed {seed}: 20 updates on demonstrations" for seed in (0, 1)]
 
 
-def test_a_long_warm_start_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_warm_start_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = params("seed=3", "num_seeds=1")
     monkeypatch.setattr(warm_start, "PATIENCE", 0.0)
     monkeypatch.setattr(warm_start, "PARTS", 3)
@@ -54,7 +54,7 @@ def test_a_long_warm_start_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert first == "warm start of seed 0: 21 updates on demonstrations"
     assert [line.partition(" updates")[0] for line in others] == [f"warm start of seed 0: {n} of 21" for n in (7, 14)]
     assert all(re.search(r"updates, about .+ left$", line) for line in others)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     whole = prepare(load_config([*JOB, "seed=3", "num_seeds=1"]))  # in three parts, what was computed in twenty
     assert whole.start is not None
     np.testing.assert_array_equal(whole.start.params, computed)
