@@ -150,7 +150,7 @@ def test_threshold_of_the_plot_command(tmp_path: Path) -> None:
 
 
 def test_a_best_learning_rate_on_the_edge_is_told(tmp_path: Path) -> None:
-    """Of async it is the smallest, of central one in the middle."""
+    """Sentence on async, whose best rate is the smallest; none on central, whose best one is in the middle."""
     returns = {"async": (9.0, 5.0, 1.0), "central": (3.0, 8.0, 2.0)}
     settings = [
         (config_of(rate) | {"system": {"name": name}}, [level] * 5)

@@ -115,8 +115,9 @@ def test_environments_without_demonstrations() -> None:
 def test_runs_side_by_side_share_a_warm_start() -> None:
     """Points of a sweep are prepared by threads; the second one reads what the first one has made."""
     told: list[str] = []
+    configs = [load_config([*JOB, "num_seeds=1"]) for _ in range(2)]  # Hydra composes one at a time
     with ThreadPoolExecutor(2) as threads:
-        jobs = list(threads.map(lambda _: prepare(load_config([*JOB, "num_seeds=1"]), told.append), range(2)))
+        jobs = list(threads.map(lambda config: prepare(config, told.append), configs))
     assert len(told) == 1
     first, second = (job.start for job in jobs)
     assert first is not None and second is not None

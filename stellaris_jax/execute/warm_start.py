@@ -124,9 +124,10 @@ class Imitation(NamedTuple):
 
             return jax.lax.fori_loop(first, last, step, before)
 
-        began, number = jax.jit(begin).lower(np.uint32(0)), np.int32(0)
+        beginning, number = jax.jit(begin), np.int32(0)
+        began = beginning.lower(np.uint32(0))
         taken = jax.jit(steps).lower(np.uint32(0), jax.eval_shape(begin, np.uint32(0)), number, number)
-        return cls(jax.jit(begin), taken, f"{began.as_text()}{taken.as_text()}{options.updates}")
+        return cls(beginning, taken, f"{began.as_text()}{taken.as_text()}{options.updates}")
 
 
 def _compiled(lowered: Any, config: Config) -> Any:

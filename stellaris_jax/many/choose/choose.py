@@ -17,7 +17,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.many.choose.arms import scaled
 from stellaris_jax.many.choose.building import with_room
 from stellaris_jax.many.choose.decisions import Decisions
-from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command
+from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command, with_budget
 from stellaris_jax.many.choose.objective import Goal, Reached, default_target, kept, mean_curve, ranked, rungs
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, logged, timing
 from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
@@ -183,7 +183,7 @@ class _Work:
         return f", because the budget of {duration(budget)} is spent; {self._with_budget(4.0 * budget)}"
 
     def _with_budget(self, seconds: float) -> str:
-        return f"continue with: {resume_command(self.directory)} --budget {max(1, math.ceil(seconds / 60))}m"
+        return f"continue with: {with_budget(self.directory, seconds)}"
 
     def _go_on(self, ranking: list[int], count: int) -> list[int]:
         """Candidates that go on from a rung: the best ones, and the best one of each baseline."""

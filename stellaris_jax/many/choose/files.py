@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -234,6 +235,11 @@ def stored(places: Sequence[Path], trust: Trust = False) -> list[Config]:
 def resume_command(directory: Path) -> str:
     """Command that continues a choice."""
     return f"{command('choose')} --resume {path_argument(directory)}"
+
+
+def with_budget(directory: Path, seconds: float) -> str:
+    """Command that continues a choice with a budget, in whole minutes."""
+    return f"{resume_command(directory)} --budget {max(1, math.ceil(seconds / 60))}m"
 
 
 def laid(directory: Path, configs: Sequence[Config], overrides: Sequence[str]) -> list[Config]:

@@ -10,7 +10,7 @@ from stellaris_jax.base.commands import command
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.choose import Answer
-from stellaris_jax.many.choose.files import resume_command
+from stellaris_jax.many.choose.files import with_budget
 from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
 
@@ -67,10 +67,9 @@ def _untried(answer: Answer) -> str:
     lacking = {own.arm.system: None for own in candidates if own.arm.system not in known}
     if not lacking:
         return ""
-    budget = f"--budget {math.ceil(UNTRIED * answer.choice.options.budget / 60)}m"
     return (
         f" This says nothing about {', '.join(lacking)}: the budget ended before they were tried. Continue with: "
-        f"{resume_command(answer.choice.directory)} {budget}"
+        f"{with_budget(answer.choice.directory, UNTRIED * answer.choice.options.budget)}"
     )
 
 
