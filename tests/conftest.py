@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = {*files} - {*files[number::shares]}
     config.hook.pytest_deselected(items=[item for item in items if item.path in others])
     items[:] = [item for item in items if item.path not in others]
+
+
+@pytest.fixture(autouse=True)
+def as_registered() -> Iterator[None]:
+    """Names and plug-ins that a test adds are gone after it, so that none depends on those before it."""
+    from stellaris_jax.base import registry
+
+    kinds = registry.register.kinds().values()
+    entries = {kind: dict(kind._entries) for kind in kinds}
+    plugins, modules = dict(registry._plugins), {*sys.modules}
+    yield
+    for kind in kinds:
+        # The package's own objects come at the first lookup, and stay.
+        for name in [name for name, place in kind._places.items() if not place.startswith("stellaris_jax.")]:
+            if name not in entries[kind]:
+                kind._entries.pop(name, None)
+                del kind._places[name]
+    added = {name for name in registry._plugins if name not in plugins}
+    for name in [name for name in sys.modules if name not in modules and name.partition(".")[0] in added]:
+        del sys.modules[name]
+    for name in added:
+        del registry._plugins[name]
 
 
 MAPPED = 25_000
