@@ -12,7 +12,7 @@ from commands import call, said
 
 from stellaris_jax import load_config, load_policy
 from stellaris_jax.execute.run import train
-from stellaris_jax.report.results import load_points
+from stellaris_jax.report.points import load_points
 from stellaris_jax.report.runs import group_replicates, read_run
 
 pytestmark = pytest.mark.usefixtures("shared_programs")

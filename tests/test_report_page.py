@@ -13,6 +13,7 @@ from unittest.mock import Mock
 from urllib.parse import unquote
 
 import matplotlib.image
+import numpy as np
 import pytest
 from browser import browser, find
 from commands import call, said
@@ -24,8 +25,10 @@ from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.report.page.markup import interval_bar
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.report.page.sources import run_command
+from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.verdicts import within
+from stellaris_jax.telemetry.format import significant
 
 FIVE = [400.0, 420.0, 380.0, 410.0, 395.0]
 
@@ -288,11 +291,42 @@ def test_verdicts_and_a_margin(tmp_path: Path) -> None:
         (False, True), (True, False), (True, False),
     ]  # fmt: skip
     page = Reader(tmp_path / "sweep" / "report.html")
-    assert "within 5: yes if the whole interval of best − this, of last returns, is at most 5" in page.words
+    assert "best − this: the last return, over the seeds that both have" in page.words
+    assert "within 5: yes if the whole interval is at most 5" in page.words
     assert "within 5" not in call("report.py", tmp_path / "sweep").stdout
     for margin, complaint in (("-1", "--margin=-1 is no loss of return"), ("x", "--margin")):
         refused = call("report.py", tmp_path / "sweep", f"--margin={margin}")
         assert refused.returncode == 2 and complaint in refused.stderr
+
+
+def test_verdicts_against_a_point(tmp_path: Path) -> None:
+    """Means over the run are compared with those of a point that is neither measure's best one."""
+    rng = np.random.default_rng(0)
+    means = {}
+    for index, (rate, level) in enumerate({1e-3: 300.0, 1e-2: 400.0, 1e-1: 330.0}.items()):
+        made = make_run(tmp_path / "sweep" / str(index), config_of(rate), list(level + rng.normal(0, 9, 6)), rounds=16)
+        (run,) = [load_run(made)]
+        steps = np.array([row["env_steps"] for row in run.evaluations])
+        heights = np.array([row["per_seed"]["eval_return_mean"] for row in run.evaluations])
+        between = (heights[1:] + heights[:-1]) / 2 * np.diff(steps)[:, None]
+        means[rate] = between.sum(axis=0) / (steps[-1] - steps[0])
+    asked = ["--measure", "mean", "--against", tmp_path / "sweep" / "2", "--margin", 5]
+    done = call("report.py", tmp_path / "sweep", *asked)
+    assert done.returncode == 0, done.stderr
+    _, heading, *lines = done.stdout.splitlines()
+    assert "mean return" in heading and "reference − this" in heading
+    rows = {float(line.split()[0]): line for line in lines[:3]}
+    for rate, answer, run in ((1e-3, "no", 0), (1e-2, "yes", 1)):
+        gap = float((means[1e-1] - means[rate]).mean())
+        assert f" {significant(gap)} " in rows[rate] and rows[rate].split()[-1] == answer
+        assert rows[rate].split()[1] == str(run)
+    assert "reference" in rows[1e-1] and "best" not in heading
+    page = Reader(tmp_path / "sweep" / "report.html")
+    assert "reference − this: the mean return over the run" in page.words and "P(reference better)" in page.words
+    best = call("report.py", tmp_path / "sweep", "--measure", "mean").stdout.splitlines()
+    assert "best − this" in best[1] and "highest mean" in next(line for line in best[2:5] if line.startswith("0.01"))
+    refused = call("report.py", tmp_path / "sweep", "--against", tmp_path)
+    assert refused.returncode == 2 and "is none of the compared runs; accepted: the directory of one" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 stellaris-jax report RUN_DIR [--rounds 1-3,50]            the page of a run, in its directory
 stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory, and its verdicts
 stellaris-jax report SWEEP_DIR --margin 5                 which settings are at most 5 below the best?
+stellaris-jax report SWEEP_DIR --against SWEEP_DIR/0      how do settings differ from that of point 0?
 stellaris-jax report RUN_DIR SWEEP_DIR ... [--out FILE]   the page that compares runs, and points of sweeps
 stellaris-jax report results/stellaris                    the page of a study: its README.md, with the pictures
 """
@@ -34,6 +35,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--threshold", type=program.finite, metavar="X", help=threshold_help)
     margin_help = "loss of return that counts as none; the tables then say which settings are shown to be within it"
     parser.add_argument("--margin", type=program.finite, metavar="X", help=margin_help)
+    measure_help = "what differences are of: the last return (by default), or the mean return over the run"
+    parser.add_argument("--measure", choices=("last", "mean"), default="last", help=measure_help)
+    against_help = "a run, of those that are compared: the others' settings are compared with its setting"
+    parser.add_argument("--against", type=Path, metavar="DIR", help=against_help + ", not with the best one")
     parser.add_argument(
         "--rounds", type=_rounds, default=[], metavar="A-B,C", help="for one run: rounds whose timelines are drawn"
     )
@@ -52,8 +57,10 @@ def main(argv: Sequence[str]) -> None:
         with working(f"writing the page of {program.listed(arguments.places)}"):
             # Imported late, so that --help is answered at once.
             from stellaris_jax.report.page.page import write_page
+            from stellaris_jax.report.verdicts import Question
 
-            written = write_page(arguments.places, out, arguments.threshold, arguments.rounds, arguments.margin)
+            question = Question(arguments.measure, arguments.against, arguments.margin)
+            written = write_page(arguments.places, out, arguments.threshold, arguments.rounds, question)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {reason(error)}.") from error
     for note in written.notes:
@@ -62,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
         from stellaris_jax.report.table import wide_console
         from stellaris_jax.report.verdicts import print_verdicts
 
-        print_verdicts(wide_console(), written.rows, arguments.margin)
+        print_verdicts(wide_console(), written.rows, question)
     print(out)
 
 

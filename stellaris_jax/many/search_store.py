@@ -27,7 +27,7 @@ from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.objective import AXES, Goal
 from stellaris_jax.many.proposals import Sampler
 from stellaris_jax.many.space import Space
-from stellaris_jax.report.results import points
+from stellaris_jax.report.points import points
 from stellaris_jax.runs.run_dir import store, writing
 
 ABOUT, STORAGE = "tune.yaml", "study.db"

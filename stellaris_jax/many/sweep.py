@@ -22,7 +22,7 @@ from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.many.concurrency import stoppable
 from stellaris_jax.many.points import Outcome, PointQueue
-from stellaris_jax.report.results import ABOUT, points, settings_of
+from stellaris_jax.report.points import ABOUT, points, settings_of
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.run_dir import store, writing
 from stellaris_jax.telemetry.shared_display import SharedDisplay

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import Curve, holm
-from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
-from stellaris_jax.report.runs import LEARNED, Group, Run, at_seed, is_compared, read_run, seed_curves
-from stellaris_jax.telemetry.integrity import has_identity, run_identity
+from stellaris_jax.report.runs import LEARNED, Group, Run, at_seed, read_run, seed_curves
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 CLOCKS = ("env_steps", LEARNED, "simulated_seconds", "wall_seconds", "cost_usd")
@@ -30,6 +24,8 @@ BEST, TIED, OPEN, FEW = "best", "tied", "open", "few"
 BEST: significantly better than all others of its environment. TIED: not significantly different from the row of the
 highest mean, or that row itself. OPEN: different, but not after Holm's correction. FEW: too few seeds to tell.
 """
+LAST, AREA = "last", "mean"
+"""Measures of a seed: the return of its last evaluation, and the mean return over its run."""
 LEVEL = 0.05
 RATE = "algorithm.learning_rate"
 """Key of the learning rate."""
@@ -56,6 +52,10 @@ class SeedResult:
     area: float
     curves: dict[str, Curve]
 
+    def measured(self, measure: str) -> float:
+        """Value of a measure, LAST or AREA."""
+        return self.area if measure == AREA else self.final
+
     def until(self, clock: str, threshold: float) -> float:
         """Value of a clock at the first evaluation of at least `threshold`; infinite if there is none, NaN without a
         curve.
@@ -74,12 +74,12 @@ class Row:
     Attributes:
       group: the runs.
       seeds: results by seed. A seed that was run twice counts once.
-      comparison: difference from the best row of the same environment to this one; None for the best row itself, rows
-        without results, and a row that is alone.
+      comparison: difference from the best row of the same environment, or another reference, to this one; None for that
+        row itself, rows without results, and a row that is alone.
       p_holm: p-value of the comparison after Holm's correction for all comparisons; NaN if nothing was tested.
       mark: one of BEST, TIED, OPEN and FEW, or "".
-      is_top: whether others are compared with this row: it has the highest mean return; ties are broken by the larger
-        area, then by fewer simulated seconds.
+      is_top: whether others are compared with this row. `compare_settings` takes that of the highest mean return; ties
+        are broken by the larger area, then by fewer simulated seconds.
     """
 
     group: Group
@@ -108,6 +108,11 @@ class Row:
     def finals(self) -> list[float]:
         """Final return of every seed."""
         return [seed.final for seed in self.seeds.values()]
+
+    def measured(self, measure: str) -> list[float]:
+        """Value of a measure of every seed; empty if one of them lacks it."""
+        values = [seed.measured(measure) for seed in self.seeds.values()]
+        return [] if any(map(math.isnan, values)) else values
 
     @property
     def finished(self) -> list[Run]:
@@ -212,18 +217,40 @@ def compare_settings(groups: Sequence[Group]) -> list[Row]:
     for row in rows:
         if row.finals and (row.env not in best or _rank(row) > _rank(best[row.env])):
             best[row.env] = row
-    compared = [None if row is best.get(row.env) or not row.finals else _compared(best[row.env], row) for row in rows]
-    tested = [difference.p for difference in compared if difference is not None and not math.isnan(difference.p)]
-    corrected = iter(holm(tested))
-    marked = []
-    for row, difference in zip(rows, compared, strict=True):
-        if difference is None:
-            marked.append(replace(row, is_top=row is best.get(row.env)))
-            continue
-        p_holm = math.nan if math.isnan(difference.p) else next(corrected)
-        mark = {True: TIED, False: "" if p_holm < LEVEL else OPEN, None: FEW}[difference.within_noise]
-        marked.append(replace(row, comparison=difference, p_holm=p_holm, mark=mark))
+    marked = [replace(row, mark=_mark(row)) for row in compared_with(rows, best)]
     return [replace(row, mark=_mark_of_top(row, marked)) if row.is_top else row for row in marked]
+
+
+def compared_with(rows: Sequence[Row], references: Mapping[str, Row], measure: str = LAST) -> list[Row]:
+    """Rows with their difference from a reference.
+
+    Args:
+      rows: settings.
+      references: one of the rows for each environment; rows of other environments are not compared.
+      measure: what is compared, LAST or AREA; rows without it are not compared.
+    """
+
+    def difference(row: Row) -> Difference | None:
+        reference = references.get(row.env)
+        if reference is None or row is reference or not (row.measured(measure) and reference.measured(measure)):
+            return None
+        return _compared(reference, row, measure)
+
+    compared = list(map(difference, rows))
+    tested = [one.p for one in compared if one is not None and not math.isnan(one.p)]
+    corrected = iter(holm(tested))
+    judged = []
+    for row, one in zip(rows, compared, strict=True):
+        p_holm = math.nan if one is None or math.isnan(one.p) else next(corrected)
+        judged.append(replace(row, comparison=one, p_holm=p_holm, is_top=row is references.get(row.env)))
+    return judged
+
+
+def _mark(row: Row) -> str:
+    """Mark of a row by its comparison with the row of the highest mean; "" without one."""
+    if row.comparison is None:
+        return ""
+    return {True: TIED, False: "" if row.p_holm < LEVEL else OPEN, None: FEW}[row.comparison.within_noise]
 
 
 def _mark_of_top(top: Row, rows: Sequence[Row]) -> str:
@@ -256,13 +283,13 @@ def _mean(row: Row) -> float:
     return float(np.mean(row.finals))
 
 
-def _compared(best: Row, row: Row) -> Difference:
+def _compared(reference: Row, row: Row, measure: str) -> Difference:
     """Difference of one row from another, over the seeds they share if there are two or more."""
-    shared = [seed for seed in best.seeds if seed in row.seeds]
+    shared = [seed for seed in reference.seeds if seed in row.seeds]
     if len(shared) > 1:
-        top, others = ([side.seeds[seed].final for seed in shared] for side in (best, row))
-        return paired_difference(top, others)
-    return unpaired_difference(best.finals, row.finals)
+        theirs, own = ([side.seeds[seed].measured(measure) for seed in shared] for side in (reference, row))
+        return paired_difference(theirs, own)
+    return unpaired_difference(reference.measured(measure), row.measured(measure))
 
 
 def verdict(row: Row) -> str:
@@ -277,21 +304,22 @@ def verdict(row: Row) -> str:
     return "the setting" if row.p_holm < LEVEL else "open"
 
 
-def at_the_edge(rows: Sequence[Row]) -> list[str]:
+def at_the_edge(rows: Sequence[Row], measure: str = LAST) -> list[str]:
     """Sentences on settings whose best learning rate is the smallest or the largest that was tried.
 
     Args:
       rows: settings, as `compare_settings` returns them.
+      measure: by which the best one is chosen, LAST or AREA.
     """
     families: dict[str, dict[float, Row]] = {}
     for row in rows:
         rate = row.group.values.get(RATE)
-        if isinstance(rate, int | float) and row.finals:
+        if isinstance(rate, int | float) and row.measured(measure):
             others = {key: value for key, value in row.group.values.items() if key != RATE}
             families.setdefault(Group(others, row.group.runs).label if others else "", {})[float(rate)] = row
     sentences = []
     for name, tried in families.items():
-        best = max(tried, key=lambda rate: float(np.mean(tried[rate].finals)))
+        best = max(tried, key=lambda rate: float(np.mean(tried[rate].measured(measure))))
         edge = "smallest" if best == min(tried) else "largest" if best == max(tried) else ""
         if len(tried) > 1 and edge:
             other = {"smallest": "smaller", "largest": "larger"}[edge]
@@ -300,72 +328,3 @@ def at_the_edge(rows: Sequence[Row]) -> list[str]:
                 f"{about}best at the {edge} learning rate that was tried, {best:g}; {other} ones may be better"
             )
     return sentences
-
-
-# Points of a sweep -------------------------------------------------------------------------------------------------
-
-
-ABOUT = "sweep.yaml"
-"""File of a sweep that describes its points, written once all points are laid out."""
-
-
-def points(directory: Path) -> list[Path]:
-    """Points of a sweep: the subdirectories that are named by a number, in numerical order."""
-    return sorted((path for path in directory.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-
-
-def load_points(sweep_dir: Path, note: Callable[[str], None] = warn_on_stderr) -> list[Run]:
-    """Runs of a sweep's points, including points whose directory is gone.
-
-    A point whose configuration is missing, or is not the original one, gets the configuration of another point of its
-    setting (see `sweep.yaml`), and a seed that no run has.
-    """
-    runs = [load_run(place, note) for place in points(sweep_dir)]
-    laid_out = _laid_out(sweep_dir / ABOUT, note)
-    by_name = {run.path.name: run for run in runs}
-    for name in map(str, range(len(laid_out))):
-        if name not in by_name:
-            message = f"{sweep_dir / name} is missing"
-            note(message)
-            by_name[name] = Run(sweep_dir / name, {}, None, [], [], damage=(message,))
-    broken = {name for name, run in by_name.items() if _is_broken(run, laid_out)}
-    for name in broken:
-        run, settings = by_name[name], {}
-        if name.isdigit() and int(name) < len(laid_out):
-            setting = laid_out[int(name)][0]
-            others = (str(n) for n, (first, _) in enumerate(laid_out) if first == setting)
-            settings = next((by_name[other].config for other in others if other not in broken), {})
-        message = f"{run.path / 'config.yaml'} is not the configuration of this point"
-        if not run.damage:
-            note(message)
-        known = {**settings, "seed": f"that of point {name}"} if settings else run.config if not laid_out else {}
-        by_name[name] = replace(run, config=known, summary=None, failure=None, damage=run.damage or (message,))
-    return [by_name[name] for name in sorted(by_name, key=int)]
-
-
-def _is_broken(run: Run, laid_out: list[tuple[int, str]]) -> bool:
-    number = int(run.path.name)
-    if number >= len(laid_out):
-        return False
-    return not run.config or not has_identity(run.config, laid_out[number][1])
-
-
-def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Entries of `sweep.yaml`, one per point: the first point of its setting, and a digest of its configuration.
-
-    Args:
-      configs: flat configurations of the points.
-    """
-    compared = [{key: value for key, value in config.items() if is_compared(key)} for config in configs]
-    keys = [json.dumps(values, default=str) for values in compared]
-    return [f"{keys.index(key)} {run_identity(config)}" for key, config in zip(keys, configs, strict=True)]
-
-
-def _laid_out(path: Path, note: Callable[[str], None]) -> list[tuple[int, str]]:
-    """Entries that `settings_of` wrote; empty for sweeps of earlier versions, and for a damaged file (with a note)."""
-    try:
-        known = read_yaml(path).get("settings", []) if os.path.lexists(path) else []
-        return [(int(first), owner) for first, owner in (entry.split() for entry in known)]
-    except (ConfigError, ValueError, TypeError, AttributeError):
-        note(f"{path} is damaged and left out")
-        return []

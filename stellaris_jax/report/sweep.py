@@ -20,6 +20,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import column, comparison_figure, save
+from stellaris_jax.report.points import load_points
 from stellaris_jax.report.results import (
     BEST,
     FEW,
@@ -29,7 +30,6 @@ from stellaris_jax.report.results import (
     Row,
     at_the_edge,
     compare_settings,
-    load_points,
 )
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, counts_learned, group_replicates, short

@@ -28,7 +28,7 @@ from stellaris_jax.many.choose.arms import Arm, Candidate
 from stellaris_jax.many.choose.decisions import is_number
 from stellaris_jax.many.choose.objective import AXES, Goal
 from stellaris_jax.many.sweep import laid_out, lay_out
-from stellaris_jax.report.results import ABOUT as SWEEP
+from stellaris_jax.report.points import ABOUT as SWEEP
 from stellaris_jax.runs.run_dir import writing
 
 ABOUT = "choose.yaml"

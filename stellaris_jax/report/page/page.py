@@ -51,6 +51,7 @@ from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_set
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
 from stellaris_jax.report.sweep import missing_results
+from stellaris_jax.report.verdicts import BEST_ROW, Question
 from stellaris_jax.telemetry.format import plural, value_text
 
 MOST_VALUES = 12
@@ -77,7 +78,7 @@ def write_page(
     out: Path,
     threshold: float | None = None,
     rounds: Sequence[range] = (),
-    margin: float | None = None,
+    question: Question = BEST_ROW,
 ) -> Written:
     """Write the report on runs as one self-contained HTML file.
 
@@ -87,10 +88,10 @@ def write_page(
       out: file to write.
       threshold: a return; the table of several settings then says what reaching it takes.
       rounds: rounds of a single run whose timelines are drawn, from 1 on; by default some are chosen.
-      margin: a loss of return that counts as none; the page of several settings then says which are within it.
+      question: what the differences of several settings answer.
 
     Raises:
-      ConfigError: a place holds no runs, or no readable configuration.
+      ConfigError: a place holds no runs, or no readable configuration; the question is about none of its runs.
     """
     if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
         name = places[0].resolve().name
@@ -114,12 +115,12 @@ def write_page(
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
     rows = compare_settings(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
-    write_atomically(out, document(title, content(title, rows, sources, out, threshold, margin)))
-    return Written(sources.notes, rows)
+    write_atomically(out, document(title, content(title, rows, sources, out, threshold, question)))
+    return Written(sources.notes, question.judged(rows))
 
 
 def content(
-    title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None, margin: float | None
+    title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None, question: Question
 ) -> str:
     """Body of the page.
 
@@ -129,7 +130,7 @@ def content(
       sources: origin of the runs, with notes on unreadable files.
       out: file of the page, which links are relative to.
       threshold: a return; the table then says what reaching it takes.
-      margin: a loss of return that counts as none; None says nothing about it.
+      question: what the differences answer.
     """
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
     envs = list(dict.fromkeys(row.env for row in rows))
@@ -154,7 +155,7 @@ def content(
             paragraph(_summary(rows, envs)),
             _notes(rows, sources),
             section("Results", results(rows, numbers, out, threshold)),
-            section("Is it the setting or the noise?", differences(rows, numbers, margin)),
+            section("Is it the setting or the noise?", differences(question.judged(rows), numbers, question)),
             section("Curves", *each(lambda of_env: _curves(of_env, numbers, clocks))),
             section("Interquartile means and performance profiles", *middles, paragraph(MIDDLES if middles else "")),
             section("Sensitivity", _sensitivity(by_env)),

@@ -22,7 +22,8 @@ from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.page.markup import bullets
-from stellaris_jax.report.results import load_points, load_run, points
+from stellaris_jax.report.points import load_points, points
+from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different
 from stellaris_jax.telemetry.format import plural

@@ -15,7 +15,7 @@ from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
 from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_cells, sweep_rows
-from stellaris_jax.report.verdicts import about_margin, within
+from stellaris_jax.report.verdicts import Question, within
 from stellaris_jax.telemetry.format import percent, significant
 
 
@@ -63,8 +63,15 @@ def relative(path: Path, out: Path) -> str:
     return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
 
 
-def differences(rows: Sequence[Row], numbers: dict[str, int], margin: float | None = None) -> str:
-    """Table of the differences between the best row and each other row; with a margin, whether each is within it."""
+def differences(rows: Sequence[Row], numbers: dict[str, int], question: Question) -> str:
+    """Table of the differences between the reference and each other row; with a margin, whether each is within it.
+
+    Args:
+      rows: settings, as `Question.judged` returns them.
+      numbers: number of each setting on the page, by label.
+      question: what is asked.
+    """
+    margin = question.margin
     compared = [(row, row.comparison) for row in rows if row.comparison is not None]
     if not compared:
         return ""
@@ -90,24 +97,30 @@ def differences(rows: Sequence[Row], numbers: dict[str, int], margin: float | No
                 *([] if margin is None else [words(within(gap, margin))]),
             ]
         )
-    head = ["#", "setting", "it is", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)"]
+    better = f"P({question.reference} better)"
+    head = ["#", "setting", "it is", question.gap, "95 % interval", "", "shared seeds", better, "p (Holm)"]
     head += [] if margin is None else [f"within {margin:g}"]
     tested = int(np.isfinite([gap.p for _, gap in compared]).sum())
     reading = paragraph(
-        "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
-        "does to both cancels out. “The setting” has p (Holm), corrected for the number of comparisons, below 5 %; "
-        "“open” has an interval without zero, but not that; “noise” has zero within its interval.",
-        *([] if margin is None else [about_margin(margin)]),
+        f"Each line is the {question.reference} setting (of its environment) less this one, over the seeds that both "
+        "have: what a seed does to both cancels out. “The setting” has p (Holm), corrected for the number of "
+        "comparisons, below 5 %; “open” has an interval without zero, but not that; “noise” has zero within it.",
+        question.about,
     )
+    chosen = "" if question.against else " The best was chosen by the same figures, which flatters it."
     method = paragraph(
         "The interval is a bootstrap over these differences, widened for their small number; "
         f"of fewer than {FEWEST} it is their range. Where fewer than two seeds are shared, Welch's interval of all "
         "seeds stands in its place.",
-        "P(best better) is the probability that a run of the best setting beats one of this; 50 % is a coin.",
+        f"{better} is the chance that a run of the {question.reference} setting beats one of this; 50 % is a coin.",
         f"The p-values are of Student's paired test (Welch's without shared seeds), by Holm's correction for {tested} "
-        f"comparison{'s' * (tested != 1)}. The best was chosen by the same figures, which flatters it.",
+        f"comparison{'s' * (tested != 1)}.{chosen}",
     )
-    return table(head, lines, "differences to the best setting") + reading + details("How it is computed", method)
+    return (
+        table(head, lines, f"differences to the {question.reference} setting")
+        + reading
+        + details("How it is computed", method)
+    )
 
 
 class Scored(NamedTuple):
