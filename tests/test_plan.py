@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -90,3 +91,19 @@ def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
     np.testing.assert_array_equal(order, minibatch_order(3, 5, cut))
     others = [minibatch_order(seed, fragment, cut) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
     assert not any(np.array_equal(order, other) for other in others)
+
+
+def test_each_key_draws_as_a_new_generator() -> None:
+    """Whatever was drawn before, half a word included, and in whichever thread."""
+    layout = MinibatchLayout(3, 4, 8, 6)
+
+    def expected(seed: int, fragment: int) -> np.ndarray:
+        generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
+        rows = [generator.permuted(np.arange(48)) for _ in range(3)]
+        return np.concatenate(rows).reshape(12, 12).astype(np.int32)
+
+    keys = [(0, 0), (2**62, 5), (3, 2**40), (0, 0)]
+    with ThreadPoolExecutor(3) as threads:
+        several = list(threads.map(lambda key: minibatch_order(*key, layout), keys * 20))
+    for key, order in zip(keys * 20, several, strict=True):
+        np.testing.assert_array_equal(order, expected(*key))

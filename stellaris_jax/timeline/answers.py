@@ -20,6 +20,8 @@ def is_truth(answer: Any) -> bool:
 
 def is_count(answer: Any, least: int) -> bool:
     """Whether an answer is an integer of at least `least`."""
+    if type(answer) is int:
+        return answer >= least
     return isinstance(answer, int | np.integer) and not isinstance(answer, bool) and bool(answer >= least)
 
 

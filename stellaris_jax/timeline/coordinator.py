@@ -231,22 +231,23 @@ class Coordinator:
         dropped = () if self._keeps_all else self._drop(oldest)
         if not self.queue:
             return dropped
-        needed = min(
-            [next(iter(self.learners_by_version), self.clock + 1), *(g.version for g in self.waiting_for_order)]
-        )
-        if self._largest_staleness is not None and needed <= self.clock - self._largest_staleness:
+        if self._largest_staleness is not None and self._needed() <= self.clock - self._largest_staleness:
             # The next version would overwrite one that a learner in flight needs, or exceed the bound on staleness.
             self.usage.waits += 1
             return dropped
-        self.before = [*_COUNTERS(self.usage)]
-        escaped = False
-        if not decision(self.rule, "ready", self.rule.ready(self.staleness[:], self)):
+        ready = decision(self.rule, "ready", self.rule.ready(self.staleness[:], self))
+        if not (ready or stalled):
             crowded = self.rule.gated and len(self.queue) + len(self.waiting_for_order) >= self.learners
-            if not (crowded or stalled):
+            if not crowded:
                 return dropped
-            escaped = self.rule.gated
-            self.usage.unready += 1
-        return (*dropped, self._group(self._take(), escaped, oldest, now))
+        self.before = [*_COUNTERS(self.usage)]
+        self.usage.unready += not ready
+        return (*dropped, self._group(self._take(), self.rule.gated and not ready, oldest, now))
+
+    def _needed(self) -> int:
+        """Oldest version that a learner in flight holds, or a gradient that admission holds back; else the next one."""
+        oldest = next(iter(self.learners_by_version), self.clock + 1)
+        return min(oldest, *(g.version for g in self.waiting_for_order)) if self.waiting_for_order else oldest
 
     def _drop(self, oldest: int) -> Sequence[Drop]:
         """Drop queued gradients that admission rejects or, under `overflow=drop`, that are too old for the ring."""
@@ -281,18 +282,18 @@ class Coordinator:
 
     def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:
         """Group of gradients that is aggregated from now on: fixes their staleness and weights."""
-        staleness = [self.clock - gradient.version for gradient in gradients]
-        for gradient, stale in zip(gradients, staleness, strict=True):
-            gradient.staleness = stale
+        threshold = self.rule.threshold()
+        staleness, weights = list[int](), list[float]()
+        for gradient in gradients:
+            gradient.staleness = stale = self.clock - gradient.version
             if gradient.peers and gradient.peers[0] < oldest:  # peers are sorted, oldest first
                 gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
-        threshold = self.rule.threshold()
-        weights = [self.weights.weight(s) for s in staleness]
-        for weight in weights:
-            if not (isinstance(weight, NUMBER) and 0.0 <= weight < math.inf):
+            weight = self.weights.weight(stale)
+            if not (type(weight) is float or isinstance(weight, NUMBER)) or not 0.0 <= weight < math.inf:
                 name = type(self.weights).__name__
                 raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
-        weights = [max(weight, LEAST_WEIGHT) for weight in weights]
+            staleness.append(stale)
+            weights.append(weight if weight > LEAST_WEIGHT else LEAST_WEIGHT)
         self.rule.aggregated(staleness)
         usage = self.usage
         usage.gradients += len(gradients)
