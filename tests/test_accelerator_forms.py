@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stellaris_jax.agent.networks.distributions import kept_log_softmax
 from stellaris_jax.engine import prepare, seed_states
 from stellaris_jax.engine.round_steps import loop
 from stellaris_jax.execute.loading import load_config
@@ -151,3 +152,27 @@ def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         values = prepare.values(Network(), {}, jax.numpy.asarray(obs))  # type: ignore[arg-type]
         np.testing.assert_array_equal(values, obs[..., 0])
     assert len(widths) == 2
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_log_probabilities_that_are_kept(masked: bool) -> None:
+    """Values, gradients and second derivatives are the softmax's, of logits of -inf as well, under vmap and jit."""
+    logits = np.random.default_rng(0).normal(size=(3, 5, 4))
+    if masked:
+        logits[..., 2] = -np.inf
+    weights = np.random.default_rng(1).normal(size=logits.shape)
+
+    def of(form: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, ...]:
+        def loss(x: jax.Array, w: jax.Array) -> jax.Array:
+            log_p = jnp.where(jnp.isfinite(x), form(x), 0.0)
+            return jnp.sum(w * log_p * jnp.exp(log_p))
+
+        def twice(x: jax.Array, w: jax.Array) -> jax.Array:
+            return jax.jvp(lambda x: jax.grad(loss)(x, w), (x,), (jnp.where(jnp.isfinite(x), jnp.sin(w), 0.0),))[1]
+
+        parts = (lambda x, w: form(x), loss, jax.grad(loss), twice)
+        return tuple(jax.jit(jax.vmap(part))(jnp.asarray(logits), jnp.asarray(weights)) for part in parts)
+
+    for ours, theirs in zip(of(kept_log_softmax), of(jax.nn.log_softmax), strict=True):
+        assert not np.isnan(theirs).any()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

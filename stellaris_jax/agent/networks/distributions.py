@@ -37,6 +37,26 @@ class Distribution(Protocol):
     def kl(self, first: jax.Array, second: jax.Array) -> jax.Array: ...
 
 
+def _log_softmax(logits: jax.Array) -> jax.Array:
+    """Log-probabilities, in the faster form for this backend."""
+    return (jax.nn.log_softmax if jax.default_backend() == "cpu" else kept_log_softmax)(logits)
+
+
+@jax.custom_jvp
+def kept_log_softmax(logits: jax.Array) -> jax.Array:
+    """Log-probabilities that are kept where they are differentiated.
+
+    XLA would compute them anew in the kernel of each term of a loss, forwards and backwards.
+    """
+    return jax.nn.log_softmax(logits)
+
+
+@kept_log_softmax.defjvp
+def _(logits: tuple[jax.Array], change: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    log_p = jax.lax.optimization_barrier(kept_log_softmax(*logits))
+    return log_p, change[0] - jnp.sum(jnp.exp(log_p) * change[0], axis=-1, keepdims=True)
+
+
 class Categorical:
     """Categorical distribution over `n` actions; the parameters are logits. Sampled by the Gumbel trick."""
 
@@ -55,14 +75,14 @@ class Categorical:
     def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array:
         # A one-hot product instead of a gather: its gradient is no scatter, which is slow in XLA loops.
         chosen = jax.nn.one_hot(action, self.size, dtype=parameters.dtype)
-        return jnp.sum(jax.nn.log_softmax(parameters) * chosen, axis=-1)
+        return jnp.sum(_log_softmax(parameters) * chosen, axis=-1)
 
     def entropy(self, parameters: jax.Array) -> jax.Array:
-        log_p = jax.nn.log_softmax(parameters)
+        log_p = _log_softmax(parameters)
         return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
 
     def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+        log_p, log_q = _log_softmax(first), _log_softmax(second)
         return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
