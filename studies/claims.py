@@ -52,12 +52,17 @@ class Claim:
     size: str = ""
 
     @property
+    def has_few(self) -> bool:
+        """Whether a side of a verdict has too few seeds for an interval to be trusted."""
+        return self.verdict != OPEN and any(int(count) < FEWEST for count in re.findall(r"\d+", self.n))
+
+    @property
     def shown_verdict(self) -> str:
         """Verdict in Markdown: bold if it survives the correction.
 
         It says so if nothing was tested or corrected, or if a side has too few seeds for an interval to be trusted.
         """
-        if self.verdict != OPEN and any(int(count) < FEWEST for count in re.findall(r"\d+", self.n)):
+        if self.has_few:
             return f"{self.verdict}, few seeds"
         if self.verdict != OPEN and self.p is None:
             return f"{self.verdict}, {'no test' if self.effect is None else 'not corrected'}"

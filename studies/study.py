@@ -172,7 +172,8 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     for figure, claim in claims:
         drawn.setdefault(figure, []).append(claim)
     picture = claims_overview(drawn, results / "claims.png", "All claims that have an interval, by figure")
-    judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
+    tested = [claim for _, claim in claims if claim.p is not None and not claim.has_few]
+    judged = [claim.survives for claim in tested if claim.survives is not None]
     about = ABOUT.format(
         paired=PAIRED if any("(paired)" in claim.claim for _, claim in claims) else "",
         unknown=UNKNOWN

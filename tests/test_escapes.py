@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -71,17 +72,18 @@ def test_a_readme_says_which_verdicts_survive_and_how_often_the_gate_did_not(tmp
     def figure(study: Study):  # type: ignore[no-untyped-def]
         study.histories("2", SERIES, 2)
         (study.results / "claims_1.csv").write_text("claim,paper,ours,verdict\nearlier,a,b,holds\n")
-        no = [more(f"no {i}", "", [1.0, 2.0], [1.0, 2.0]) for i in range(4)]
-        return [more("far", "", [30.0, 31.0], [1.0, 2.0]), less("just", "", [1.0, 2, 3], [4.0, 5, 7]), *no,
-                undecided("unknown", "", "nothing")]  # fmt: skip
+        low = np.arange(1.0, 6.0)
+        no = [more(f"no {i}", "", low, low) for i in range(4)]
+        return [more("far", "", low + 30, low), less("just", "", low, low + 2.5), *no,
+                more("few", "", [30.0, 31.0], [1.0, 2.0]), undecided("unknown", "", "nothing")]  # fmt: skip
 
     reproduce(Made(tmp_path / "runs", tmp_path), {"1": figure, "2": figure}, ["2"])
     text = (tmp_path / "README.md").read_text()
     verdicts = {cells[2].strip(): cells[6].strip() for line in text.splitlines() if len(cells := line.split("|")) == 8}
     assert verdicts["far"] == "**holds**" and verdicts["just"] == "holds" and verdicts["no 3"] == "not shown"
-    assert verdicts["unknown"] == "not shown"
+    assert verdicts["unknown"] == "not shown" and verdicts["few"] == "holds, few seeds"
     assert "| 1 | earlier | a | b |  | holds, no test |" in text
-    assert "Of 2 verdicts 1 survive." in " ".join(text.split())
+    assert re.findall(r"Of \d+ verdicts \d+ survive", " ".join(text.split())) == ["Of 2 verdicts 1 survive"]
     assert "| toy | 2: Stellaris, same | 2 |" in text and "central" not in text
     header = (tmp_path / "claims_2.csv").read_text().splitlines()[0]
     assert header == "claim,paper,ours,n,p,p_holm,verdict,survives,effect,size"
