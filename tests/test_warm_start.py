@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from commands import SCRIPTS, begin, call
 
-from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.execute import warm_start
 from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.run import enable_compile_cache
@@ -122,3 +126,23 @@ def test_runs_side_by_side_share_a_warm_start() -> None:
     first, second = (job.start for job in jobs)
     assert first is not None and second is not None
     np.testing.assert_array_equal(first.params, second.params)
+
+
+def test_a_run_that_is_killed_meanwhile_begins_again(tmp_path: Path, cache: Path) -> None:
+    """The same command, with the lock of the killed one left behind, trains what it would have trained."""
+    job = [*JOB, "num_seeds=1", "run.progress=false", "evaluation.episodes=2"]
+    slow = [*job, "warm_start.updates=200_000", f"run.dir={tmp_path / 'run'}"]
+    process = begin(tmp_path, sys.executable, SCRIPTS / "train.py", *slow)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "200000 updates on demonstrations" in line:
+            break
+    time.sleep(2)
+    process.kill()
+    process.communicate()
+    assert not list(cache.glob("*")), "half a warm start is kept"
+    done = call("train.py", *job, f"run.dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    train(load_config([*job, f"run.dir={tmp_path / 'whole'}"]))
+    ours, theirs = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "whole"))
+    assert ours["eval_return_mean"] == theirs["eval_return_mean"]
