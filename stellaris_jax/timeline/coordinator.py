@@ -227,8 +227,7 @@ class Coordinator:
         """Evaluate the rule on the queue, and form a group if the rule is ready or must be overridden."""
         if self.aggregating:
             return ()
-        oldest = self.clock - (self.versions - 1)
-        dropped = () if self._keeps_all else self._drop(oldest)
+        dropped = () if self._keeps_all else self._drop(self.clock - (self.versions - 1))
         if not self.queue:
             return dropped
         if self._largest_staleness is not None and self._needed() <= self.clock - self._largest_staleness:
@@ -242,7 +241,7 @@ class Coordinator:
                 return dropped
         self.before = [*_COUNTERS(self.usage)]
         self.usage.unready += not ready
-        return (*dropped, self._group(self._take(), self.rule.gated and not ready, oldest, now))
+        return (*dropped, self._group(self._take(), self.rule.gated and not ready, now))
 
     def _needed(self) -> int:
         """Oldest version that a learner in flight holds, or a gradient that admission holds back; else the next one."""
@@ -280,8 +279,9 @@ class Coordinator:
         self.queue = left  # its staleness is computed when the next version is published
         return group
 
-    def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:
+    def _group(self, gradients: list[Gradient], escaped: bool, now: float) -> Group:
         """Group of gradients that is aggregated from now on: fixes their staleness and weights."""
+        oldest = self.clock - (self.versions - 1)
         threshold = self.rule.threshold()
         staleness, weights = list[int](), list[float]()
         for gradient in gradients:

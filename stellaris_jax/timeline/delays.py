@@ -69,20 +69,20 @@ class Delay(Optioned):
         return seconds
 
 
-def _checked(model: Delay, seconds: Any) -> list[float]:
-    """Durations that a model has drawn. Raises RunError for values that are no durations."""
+def _checked(model: Delay, seconds: Any) -> np.ndarray:
+    """Durations that a model has drawn, `[BLOCK]`. Raises RunError for values that are no durations."""
     lists = isinstance(seconds, list) and len(seconds) == BLOCK
     if lists and {*map(type, seconds)} == {float}:
         drawn = np.array(seconds)
         if np.all((drawn >= 0.0) & (drawn < np.inf)):
-            return list(seconds)
+            return drawn
     wrong = [s for s in seconds if not (isinstance(s, float | int) and 0.0 <= s < np.inf)] if lists else [seconds]
     if wrong:
         raise RunError(
             f"{type(model).__name__}, a delay model, has drawn {shown(wrong[0])} for durations; they must be finite "
             f"and at least 0, one for each of the random numbers it is given."
         )
-    return list(seconds)
+    return np.array(seconds)
 
 
 def _draw(noise: str, generator: np.random.Generator) -> np.ndarray:
@@ -303,9 +303,10 @@ class Stream:
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
         return self._measured(_checked(self.model, self.model.block(generator, number)))
 
-    def _measured(self, seconds: list[float]) -> list[Any]:
+    def _measured(self, seconds: np.ndarray) -> list[Any]:
         """Block of durations in the stream's unit: seconds."""
-        return seconds
+        block: list[float] = seconds.tolist()
+        return block
 
     def state(self) -> Any:
         return self.count
@@ -321,7 +322,7 @@ class TickStream(Stream):
     300000000
     """
 
-    def _measured(self, seconds: list[float]) -> list[int]:
+    def _measured(self, seconds: np.ndarray) -> list[int]:
         return ticks_of(seconds)
 
 

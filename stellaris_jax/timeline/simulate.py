@@ -189,7 +189,7 @@ class Timeline:
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
             self.happen(record)
-            if coordinator.pointers:
+            if coordinator.pointers and coordinator.free:
                 for start in coordinator.starts():
                     self.invoke(start)
             if self.contention is not None:

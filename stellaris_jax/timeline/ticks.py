@@ -29,10 +29,9 @@ def ticks(seconds: float) -> int:
     return round(nanoseconds) if math.isfinite(nanoseconds) else round(seconds) * SECOND
 
 
-def ticks_of(seconds: list[float]) -> list[int]:
-    """Ticks of many durations; the same as `ticks` for each, but faster."""
-    drawn = np.array(seconds)
-    if drawn.max(initial=0.0) > LONGEST:
-        return [*map(ticks, seconds)]
-    whole: list[int] = np.rint(drawn * 1e9).astype(np.int64).tolist()
+def ticks_of(seconds: np.ndarray) -> list[int]:
+    """Ticks of many durations `[n]`; the same as `ticks` for each, but faster."""
+    if seconds.max(initial=0.0) > LONGEST:
+        return [*map(ticks, seconds.tolist())]
+    whole: list[int] = np.rint(seconds * 1e9).astype(np.int64).tolist()
     return whole
