@@ -62,7 +62,8 @@ def test_the_help_of_train_is_composed_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_run_and_its_evaluation_load_no_pictures_and_no_other_suites(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    trained = imported("train", *TRAINED, f"run.dir={run}")
+    trained = imported("train", *TRAINED, f"run.dir={run}", "evaluation.points=1", "num_seeds=2")
     assert "jax" in trained and not trained & OTHERS, trained & OTHERS
     evaluated = imported("evaluate", str(run), "--episodes", "2")
     assert "jax" in evaluated and not evaluated & (PICTURES | OTHERS), evaluated & (PICTURES | OTHERS)
+    assert "scipy.special" not in trained | evaluated

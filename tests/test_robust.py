@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from stellaris_jax.base.statistics import QUANTILES, quantile
 from stellaris_jax.report.robust import (
     Difference,
     iqm,
@@ -155,3 +156,8 @@ def test_welchs_interval_where_no_seed_is_shared() -> None:
 def test_no_seeds_are_no_difference() -> None:
     difference = paired_difference([], [])
     assert isinstance(difference, Difference) and difference.within_noise is None and math.isnan(difference.mean)
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    for freedom in (*range(1, len(QUANTILES) + 3), 1000):
+        assert quantile(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-10)
