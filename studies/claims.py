@@ -200,7 +200,7 @@ def has_papers(claims: Iterable[Claim]) -> bool:
 
 
 def _judged(claim: Claim, p_holm: float) -> Claim:
-    survives = None if claim.verdict == OPEN else p_holm < LEVEL
+    survives = None if claim.verdict == OPEN or claim.has_few else p_holm < LEVEL
     return replace(
         claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives, effect=_rounded(claim.effect)
     )

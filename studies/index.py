@@ -132,7 +132,7 @@ def _about(paper: str, figure: str) -> str:
 
 def _counted(claims: Sequence[Claim], verdict: str) -> str:
     """Number of claims with a verdict and, if any was tested, the number of those that survive."""
-    survivals = Counter(claim.survives and not claim.has_few for claim in claims if claim.verdict == verdict)
+    survivals = Counter(claim.survives for claim in claims if claim.verdict == verdict)
     total = sum(survivals.values())
     if not total or verdict == OPEN:
         return str(total)

@@ -14,6 +14,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.runs import Run
+from stellaris_jax.telemetry.format import plural
 from stellaris_jax.timeline.scaling import is_scaled
 from studies.builds import current_build
 from studies.files import locked, read_rows
@@ -74,6 +75,9 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
     requested = [(variant.name, seed) for variant in variants for seed in seeds]
     absent = [key for key in requested if key not in known]
     current_build().check_training(len(absent))
+    untrained = [variant for variant in variants if any((variant.name, seed) in absent for seed in seeds)]
+    if untrained:
+        print(f"to train: {_amount(untrained, absent)}", flush=True)
     for variant in variants:
         for seed in seeds:
             if (variant.name, seed) in known and known[variant.name, seed].config != variant.digest:
@@ -83,10 +87,18 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
                 )
         missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
         if missing:
+            print(f"training {untrained.index(variant) + 1} of {len(untrained)}: {variant.name}", flush=True)
             finished = runs(missing, root)
             known = _add(store, [row for run in finished for row in _of_run(variant, run)])
     current_build().count(requested, absent)
     return {variant: [known[variant.name, seed] for seed in seeds] for variant in variants}
+
+
+def _amount(variants: Sequence[Variant], absent: Sequence[tuple[str, int]]) -> str:
+    """Amount of training: settings, runs of one seed, and env steps of each."""
+    steps = sorted({load_config(variant.overrides).total_steps for variant in variants})
+    each = " to ".join(f"{count:,}" for count in (*steps[:1], *steps[1:][-1:]))
+    return f"{plural(len(variants), 'setting')}, {plural(len(absent), 'run')} of one seed, {each} env steps each"
 
 
 def _of_run(variant: Variant, run: Run) -> list[Learned]:

@@ -30,9 +30,10 @@ ABOUT = (
     "side of zero, and is *reversed* if it lies on the other side. It is *not shown* if zero is in the "
     "interval{unknown}. Claims marked *no test* have no spread over seeds. Of many claims some "
     "hold by chance. Verdicts in **bold** survive Holm's correction for the number of claims of their figure; the "
-    "others do not. With it, the chance that any verdict of a figure is wrong is at most 5 %. Of {judged} verdicts "
-    "{survive} survive."
+    "others do not. With it, the chance that any verdict of a figure is wrong is at most 5 %.{survival}"
 )
+SURVIVAL = " Of {judged} verdicts {survive} survive."
+FEW = " Verdicts marked *few seeds* have an interval over fewer than five, which decides nothing."
 SIZES = (
     "*The paper's size* is the ratio of its two figures: *excluded* if it lies outside our 95 % interval, *compatible* "
     "if inside. It is excluded in {excluded} of {number} comparisons."
@@ -172,15 +173,14 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     for figure, claim in claims:
         drawn.setdefault(figure, []).append(claim)
     picture = claims_overview(drawn, results / "claims.png", "All claims that have an interval, by figure")
-    tested = [claim for _, claim in claims if claim.p is not None and not claim.has_few]
-    judged = [claim.survives for claim in tested if claim.survives is not None]
+    judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
     about = ABOUT.format(
         paired=PAIRED if any("(paired)" in claim.claim for _, claim in claims) else "",
         unknown=UNKNOWN
         if any("known of" in claim.ours or "nothing known" in claim.ours for _, claim in claims)
         else "",
-        judged=len(judged),
-        survive=sum(judged),
+        survival=(SURVIVAL.format(judged=len(judged), survive=sum(judged)) if judged else "")
+        + (FEW if any(claim.has_few for _, claim in claims) else ""),
     )
     papers, sizes = has_papers(claim for _, claim in claims), any(claim.size for _, claim in claims)
     heads = f"| figure | claim |{' paper |' if papers else ''} here | n | |"

@@ -27,7 +27,7 @@ def test_every_study_is_in_it() -> None:
 
 
 def test_claims_stand_with_command_and_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far, near = [10.0, 11.0, 12.0], [1.0, 2.0, 3.0]
+    far, near = [10.0, 11.0, 12.0, 11.0, 12.0], [1.0, 2.0, 3.0, 2.0, 1.0]
     for study in ("map", "stellaris"):
         (tmp_path / study).mkdir()
     claims = [more("wide", "AReaL: it is so", far, near), less("narrow", "–", near, near)]

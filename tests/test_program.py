@@ -353,6 +353,8 @@ def test_the_timeline_of_a_run(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout.strip()) == (0, str(picture)), done.stderr
     first, second = (picture.read_bytes() for picture in pictures)
     assert first == second
+    done = call("plot.py", "--timeline", 2, tmp_path / "run", tmp_path / "live")
+    assert done.returncode == 2 and "--timeline draws one run, alone" in done.stderr
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange.py").write_text("raise RuntimeError")
     stored = (tmp_path / "run" / "config.yaml").read_text()

@@ -75,7 +75,7 @@ def test_page_of_a_sweep(tmp_path: Path) -> None:
     assert len(differences) == len(results) - 1, "none of the best with itself"
     assert len(middles) == len(results)
     assert [row[:2] for row in varied[1:]] == [["system.name", "2"], ["algorithm.learning_rate", "2"]]
-    assert ["num_seeds", "5"] in same and not any(row[0] == "seed" for row in same)
+    assert same and not any(row[0] in ("seed", "num_seeds") for row in same)
     assert page.links == ["0/", "1/", "2/", "3/"]
     assert "1 x cpu:cpu (2 host cores): 4 runs" in page.words and "python 3.12.1, jax 0.11" in page.words
     assert len(page.identifiers) == len(set(page.identifiers))

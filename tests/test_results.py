@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 from commands import call
@@ -54,6 +55,14 @@ def test_area_is_the_mean_height_of_the_curve(tmp_path: Path) -> None:
     rewrite(place, {100: [3.0, None]})
     (only,) = seed_results(read_run(place))
     assert (only.seed, only.area) == (0, 3.0), "of one evaluation it is that evaluation"
+
+
+def test_runs_of_other_numbers_of_seeds_become_one_row(tmp_path: Path) -> None:
+    """As the page on sweeps has it: two seeds, and three more in another directory."""
+    first, more = config_of(1e-3) | {"num_seeds": 2}, config_of(1e-3, seed=2) | {"num_seeds": 3}
+    (row,) = rows_of(tmp_path, (first, [1.0, 2.0]), (more, [3.0, 4.0, 5.0]))
+    assert row.label and [*row.seeds] == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(row.finals, np.arange(1, 6) * SHARE)
 
 
 def test_way_to_a_threshold_is_the_median_over_seeds(tmp_path: Path) -> None:

@@ -180,7 +180,10 @@ def timeline(subjects: list[str], rounds: int, out: Path, config_dir: str | None
     from stellaris_jax.telemetry.format import plural
 
     checked(out)
-    config = _of_run(Path(subjects[0]), trust) if len(subjects) == 1 and Path(subjects[0]).is_dir() else None
+    of_runs = [subject for subject in subjects if Path(subject).is_dir()]
+    if of_runs and len(subjects) > 1:
+        raise ConfigError(f"--timeline draws one run, alone; {of_runs[0]} is a run beside {len(subjects) - 1} others.")
+    config = _of_run(Path(subjects[0]), trust) if of_runs else None
     if config is None:
         from stellaris_jax.execute.loading import load_config
 

@@ -36,9 +36,9 @@ LEARNED = "learned_steps"
 def is_compared(key: str) -> bool:
     """Whether a config key makes two runs different.
 
-    Paths and loggers do not, nor does the seed, which makes a run a replicate, nor that objects have no options.
+    Paths and loggers do not, nor do seeds, which make runs replicates, nor that objects have no options.
     """
-    return key != "seed" and not key.startswith("run.") and not key.endswith("_options")
+    return key not in ("seed", "num_seeds") and not key.startswith("run.") and not key.endswith("_options")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from stellaris_jax.report.table import print_sentence, print_table
 from stellaris_jax.telemetry.format import over_seeds, significant
 
 READING = (
-    "the setting: p, corrected for the number of comparisons (Holm), is below 5 %. open: zero is outside of the "
-    "interval, but p is not below 5 %. noise: zero is within the interval."
+    "the setting: p (Student's test, corrected for the number of comparisons by Holm) is below 5 %. open: zero is "
+    "outside of the interval (a bootstrap's), but p is not below 5 %. noise: zero is within the interval."
 )
 """Meaning of the words of `verdict`."""
 MEASURED = {LAST: "the last return", AREA: "the mean return over the run"}

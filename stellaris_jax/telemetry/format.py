@@ -61,10 +61,10 @@ def clock(executor: str | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Amount in whole cents from ten cents up, with two significant digits below."""
+    """Amount in whole cents from a dollar up, with three significant digits below."""
     if value is None:
         return MISSING
-    return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+    return f"${value:,.2f}" if value >= 1.0 else f"${value:.3g}"
 
 
 def percent(share: float | None) -> str:

@@ -40,6 +40,7 @@ from studies.map.choices import (
     values,
 )
 from studies.map.equivalence import equivalence
+from studies.map.ranges import ranges
 from studies.map.speed import speed
 from studies.map.store import Outcome
 from studies.map.warnings import alarms
@@ -297,6 +298,7 @@ FIGURES: dict[str, Figure] = {
     "speed": speed,
     "combined": beyond.combined,
     "untuned": beyond.untuned,
+    "ranges": ranges,
     "variations": variations,
     "lag": beyond.lag,
     "crowd": beyond.many_learners,
