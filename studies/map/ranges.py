@@ -24,7 +24,7 @@ def ranges_of(rates: Sequence[str]) -> dict[str, slice]:
 
 @each_task
 def ranges(study: Study, task: str) -> list[Claim]:
-    """What learns most without a tuned learning rate, and fractional steps, over three ranges of learning rates.
+    """Comparisons over three ranges of learning rates: what learns most without a tuned rate, and fractional steps.
 
     A value is the mean area under the curve over a range, on seeds that nothing was chosen on.
     """
