@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from stellaris_jax.base.statistics import paired
 from studies.claims import Claim, more
 from studies.map import pictures
-from studies.map.beyond import RIVALS, chosen
+from studies.map.beyond import RIVALS
 from studies.map.cells import FRACTIONAL, LEARNER_COUNTS
-from studies.map.choices import MAPPED, TaskResults, distinct, each_task, mean_area
+from studies.map.choices import TaskResults, distinct, each_task, mean_area
 from studies.study import Study
 
+UNTUNED = "KL gate at 0.01"
+"""Method that figure `untuned` chose: it learns most over all learning rates, on the seeds for tuning."""
+FRACTIONAL_TASKS = ("cartpole",)
+"""Tasks on which fractional steps were trained at every learning rate."""
 WIDTH = 3
 """Learning rates of a range, each about half a decade above the one before."""
 
@@ -29,12 +33,12 @@ def ranges(study: Study, task: str) -> list[Claim]:
     A value is the mean area under the curve over a range, on seeds that nothing was chosen on.
     """
     results = TaskResults(study.results, task)
-    ours = chosen([TaskResults(study.results, mapped) for mapped in MAPPED])
-    pairs = {method.removesuffix(", fractional"): method for method in FRACTIONAL}
-    methods = dict.fromkeys((ours, *RIVALS, *(name for pair in pairs.items() for name in pair)))
+    fractional = FRACTIONAL if task in FRACTIONAL_TASKS else ()
+    pairs = {method.removesuffix(", fractional"): method for method in fractional}
+    methods = dict.fromkeys((UNTUNED, *RIVALS, *(name for pair in pairs.items() for name in pair)))
     every = {(method, count): results.all_rates(method, count) for method in methods for count in LEARNER_COUNTS}
     confirmed = results.confirmed(cell for cells in every.values() for cell in cells)
-    parts = ranges_of([cell.rate for cell in every[ours, LEARNER_COUNTS[0]]])
+    parts = ranges_of([cell.rate for cell in every[UNTUNED, LEARNER_COUNTS[0]]])
     means = {
         (method, count, name): mean_area(confirmed, cells[part])
         for (method, count), cells in every.items()
@@ -46,7 +50,7 @@ def ranges(study: Study, task: str) -> list[Claim]:
         place = f"{task}, {count} learners, {name}"
         rivals = distinct({rival: means[rival, count, name] for rival in RIVALS})
         claims += [
-            more(f"{place}: {ours} learns more than {rival}", "–", means[ours, count, name], side)
+            more(f"{place}: {UNTUNED} learns more than {rival}", "–", means[UNTUNED, count, name], side)
             for rival, side in rivals.items()
         ]
         claims += [
