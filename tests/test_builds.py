@@ -103,15 +103,17 @@ def test_a_figure_is_not_replaced_with_less(
 def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     """By seeds, series and environments; each call says what it trained."""
     calls = [
-        (changed(study, seeds=3), figure("a"), "3 trained, 0 read"),
-        (study, figure("a"), "2 trained, 3 read"),
-        (study, figure("a", "b"), "5 trained, 5 read"),
-        (changed(study, envs=["there"]), figure("a"), "5 trained, 0 read"),
-        (study, figure("a", "b"), "0 trained, 10 read"),
+        (changed(study, seeds=3), figure("a"), "here/a", "3 trained, 0 read"),
+        (study, figure("a"), "here/a", "2 trained, 3 read"),
+        (study, figure("a", "b"), "here/b", "5 trained, 5 read"),
+        (changed(study, envs=["there"]), figure("a"), "there/a", "5 trained, 0 read"),
+        (study, figure("a", "b"), "", "0 trained, 10 read"),
     ]
-    for one, figures_, told in calls:
+    for one, figures_, name, told in calls:
         reproduce(one, figures_, ["1"])
-        assert capsys.readouterr().out.splitlines() == ["figure 1", f"figure 1: {told}"]
+        amount = f"to train: 1 setting, {told.partition(' ')[0]} runs of one seed, 320 env steps each"
+        before = [amount, f"training 1 of 1: {name}"] if name else []
+        assert capsys.readouterr().out.splitlines() == ["figure 1", *before, f"figure 1: {told}"]
     assert {(env, name) for env, name, _ in seeds(study)} == {("here", "a"), ("here", "b"), ("there", "a")}
 
 

@@ -310,14 +310,17 @@ def test_a_seed_of_which_nothing_is_known_leaves_a_claim_open() -> None:
 
 def test_verdicts_are_corrected_for_the_number_of_claims() -> None:
     """A claim that holds only just holds alone, and among others no longer; what was not tested does not count."""
-    far, no = more("far", "", [30.0, 31, 32, 33], [1.0, 2, 3, 4]), [more("no", "", [1.0, 2], [1.0, 2])] * 3
+    low = np.arange(1.0, 6.0)
+    far, no, just = more("far", "", low + 30, low), [more("no", "", low, low)] * 3, less("b", "", low, low + 2.5)
     rest = [fact("fact", "", "", True), undecided("?", "", "")]
-    alone = corrected([less("b", "", [1.0, 2, 3], [4.0, 5, 7]), *rest])
+    alone = corrected([just, *rest])
     assert [claim.survives for claim in alone] == [True, None, None] and alone[0].p_holm == alone[0].p
-    among = corrected([less("b", "", [1.0, 2, 3], [4.0, 5, 7]), far, *no, *rest])
+    among = corrected([just, far, *no, *rest])
     assert [claim.survives for claim in among] == [False, True, None, None, None, None, None]
     assert [claim.verdict for claim in among] == [HOLDS, HOLDS, OPEN, OPEN, OPEN, HOLDS, OPEN]
     assert among[0].p == alone[0].p and among[0].p_holm == pytest.approx(4 * among[0].p, rel=1e-2)
+    (few,) = corrected([more("few", "", [30.0, 31, 32, 33], [1.0, 2, 3, 4])])
+    assert few.verdict == HOLDS and few.survives is None, "too few seeds"
 
 
 def test_claims_survive_their_file(tmp_path: Path) -> None:

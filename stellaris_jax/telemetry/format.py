@@ -64,7 +64,10 @@ def dollars(value: float | None) -> str:
     """Amount in whole cents from a dollar up, with three significant digits below."""
     if value is None:
         return MISSING
-    return f"${value:,.2f}" if value >= 1.0 else f"${value:.3g}"
+    if value >= 1.0:
+        return f"${value:,.2f}"
+    cents = f"${value:.2f}" if value >= 0.1 else ""
+    return max(cents, f"${value:.3g}", key=len)
 
 
 def percent(share: float | None) -> str:
