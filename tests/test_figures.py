@@ -165,7 +165,9 @@ def check_curves(drawn: Figure, names: list[str], paper: list[float]) -> None:
     assert drawn.axes[0].get_ylabel().endswith("return")
     for panel in range(len(drawn.axes)):
         ours = {name: 200 if "Stellaris" in name else 100 for name in names}
-        assert curve_ends(drawn, panel) == pytest.approx(ours, abs=1)
+        ends = curve_ends(drawn, panel)
+        ends.pop("paper", None)  # its mark may have the look of a curve's
+        assert ends == pytest.approx(ours, abs=1)
     assert circles(drawn.axes[1]) == paper
 
 
