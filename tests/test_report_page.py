@@ -325,6 +325,8 @@ def test_verdicts_against_a_point(tmp_path: Path) -> None:
     assert "reference − this: the mean return over the run" in page.words and "P(reference better)" in page.words
     best = call("report.py", tmp_path / "sweep", "--measure", "mean").stdout.splitlines()
     assert "best − this" in best[1] and "highest mean" in next(line for line in best[2:5] if line.startswith("0.01"))
+    refused = call("report.py", tmp_path / "sweep" / "0", "--margin", 5)
+    assert refused.returncode == 2 and "--margin compare settings, but" in refused.stderr
     refused = call("report.py", tmp_path / "sweep", "--against", tmp_path)
     assert refused.returncode == 2 and "is none of the compared runs; accepted: the directory of one" in refused.stderr
 

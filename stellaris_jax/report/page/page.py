@@ -94,6 +94,7 @@ def write_page(
       ConfigError: a place holds no runs, or no readable configuration; the question is about none of its runs.
     """
     if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
+        _check_compares(question, f"{places[0]} is a study")
         name = places[0].resolve().name
         page, notes = study.content(places[0], out)
         write_atomically(out, document(name, page, study.STYLE))
@@ -101,6 +102,7 @@ def write_page(
     sources = gather(places)
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
+        _check_compares(question, f"{places[0]} is one run")
         name = run.path.resolve().name
         body, told = of_run.content(run, sources, out, rounds)
         write_atomically(out, document(name, body, asset("timeline.css"), asset("timeline.js")))
@@ -117,6 +119,12 @@ def write_page(
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
     write_atomically(out, document(title, content(title, rows, sources, out, threshold, question)))
     return Written(sources.notes, question.judged(rows))
+
+
+def _check_compares(question: Question, otherwise: str) -> None:
+    """Raise ConfigError for a question about differences where nothing is compared."""
+    if question != BEST_ROW:
+        raise ConfigError(f"--measure, --against and --margin compare settings, but {otherwise}; name a sweep.")
 
 
 def content(
