@@ -94,7 +94,7 @@ def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
 
 
 def test_each_key_draws_as_a_new_generator() -> None:
-    """Whatever was drawn before, half a word included, and in whichever thread."""
+    """Independence of what was drawn before, half a word included, and of the thread."""
     layout = MinibatchLayout(3, 4, 8, 6)
 
     def expected(seed: int, fragment: int) -> np.ndarray:

@@ -110,10 +110,10 @@ def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     difference, half_width = mean_ci95(first - second)
     if first.size < 2:
         return difference, math.nan, math.nan
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     rounding = rounding_of(first, second)
-    error = half_width / float(stdtrit(first.size - 1, 0.975))
+    error = half_width / quantile(first.size - 1)
     if error <= rounding:
         same = abs(difference) <= rounding
         return 0.0 if same else difference, 0.0, float(same)

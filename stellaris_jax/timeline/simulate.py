@@ -189,9 +189,8 @@ class Timeline:
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
             self.happen(record)
-            if coordinator.pointers and coordinator.free:
-                for start in coordinator.starts():
-                    self.invoke(start)
+            for start in coordinator.starts():
+                self.invoke(start)
             if self.contention is not None:
                 self.pace(self.contention)
         remaining.pop(consumed, None)
@@ -220,8 +219,6 @@ class Timeline:
             self.tick, _, event = heappop(self._events)
             if type(event) is InvocationEnded:
                 self._end(event, record)
-            elif type(event) is GroupAggregated:
-                self._published(event, record)
             else:
                 self._handle(event, record)
         elif actions := self.coordinator.on_stall(self.now):
@@ -237,8 +234,13 @@ class Timeline:
         heappush(self._events, (self.tick + delay, self._order, event))
 
     def _handle(self, event: Event, record: Round) -> None:
-        """Process an event that is neither the end of an invocation nor that of an aggregation."""
+        """Process an event that is not the end of an invocation, the most frequent kinds first."""
         match event:
+            case GroupAggregated():
+                if self.contention is not None:
+                    del self.contention.under_way[PARAMETER_FUNCTION]
+                    self.forming = None
+                self.do(self.coordinator.on_publish(event.fragments, self.tick / SECOND), record)
             case RolloutEnded():
                 self.actor_containers.release_all(event.actors, self.tick)
                 loading = next(self.streams["loader"])
@@ -275,14 +277,6 @@ class Timeline:
             spent.learner_busy += tick - event.start
             if actions := self.coordinator.on_delivery(gradient, tick / SECOND):
                 self.do(actions, record)
-
-    def _published(self, event: GroupAggregated, record: Round) -> None:
-        """Process the end of an aggregation, which publishes the next version."""
-        if self.contention is not None:
-            del self.contention.under_way[PARAMETER_FUNCTION]
-            self.forming = None
-        if actions := self.coordinator.on_publish(event.fragments, self.tick / SECOND):
-            self.do(actions, record)
 
     def loaded(self, fragment: int, record: Round) -> None:
         """Hand a fragment's minibatches to the learners."""
