@@ -16,7 +16,7 @@ from run_dirs import make_run
 
 from stellaris_jax.report.results import at_the_edge, compare_settings, seed_results, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
-from stellaris_jax.report.sweep import report, sweep_row
+from stellaris_jax.report.sweep import report, row_cells, sweep_row
 
 SHARE = 1 - math.exp(-5)
 """Share of its level that a made-up run has learned at its end."""
@@ -78,6 +78,23 @@ def test_way_to_a_threshold_is_the_median_over_seeds(tmp_path: Path) -> None:
     never = sweep_row(row, threshold=10.0)
     assert (never["threshold_seeds"], never["threshold_env_steps"], never["threshold_cost_usd"]) == (0, None, None)
     assert not any(key.startswith("threshold") for key in sweep_row(row))
+
+
+def test_seconds_and_costs_of_a_setting_have_an_interval_over_five_seeds(tmp_path: Path) -> None:
+    """Costs of seed s are 1 + s cents for every hundred steps, their last evaluation is after 3,000."""
+    texts = []
+    for seeds in (5, 4):
+        place = make_run(tmp_path / str(seeds), config_of(1e-3), [1.0] * seeds)
+        rewrite(place, {1000: [1] * seeds, 3000: [2] * seeds})
+        (row,) = compare_settings(group_replicates([read_run(place)]))
+        values = sweep_row(row)
+        costs = 0.3 * np.arange(1, seeds + 1)
+        assert values["cost_usd"] == pytest.approx(costs.mean())
+        half = scipy.stats.sem(costs) * scipy.stats.t.ppf(0.975, seeds - 1)
+        assert values["cost_usd_ci95"] == (pytest.approx(half) if seeds == 5 else None)
+        texts.append({cell.heading: cell.text for cell in row_cells(values, row, None)})
+    assert [text["cost"] for text in texts] == ["$0.90 ± 0.59", "$0.75"]
+    assert [text["simulated s"] for text in texts] == ["30.0 ± 0.0", "30.0"]
 
 
 def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:

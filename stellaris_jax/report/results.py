@@ -56,6 +56,11 @@ class SeedResult:
         """Value of a measure, LAST or AREA."""
         return self.area if measure == AREA else self.final
 
+    def spent(self, clock: str) -> float:
+        """Value of a clock at the last evaluation; NaN without a curve."""
+        x = self.curves[clock][0] if self.curves else ()
+        return float(x[-1]) if len(x) else math.nan
+
     def until(self, clock: str, threshold: float) -> float:
         """Value of a clock at the first evaluation of at least `threshold`; infinite if there is none, NaN without a
         curve.
@@ -128,6 +133,11 @@ class Row:
     def drawn(self) -> list[Run]:
         """Runs whose curves can be drawn: all that have a result; empty if one of them lacks records."""
         return self.finished if not self.incomplete and all(run.curve for run in self.finished) else []
+
+    def spent(self, clock: str) -> list[float]:
+        """Value of a clock at the last evaluation of every seed; empty if one of them has no curve."""
+        values = [seed.spent(clock) for seed in self.seeds.values()]
+        return [] if any(map(math.isnan, values)) else values
 
     def until(self, clock: str, threshold: float) -> float | None:
         """Median over seeds of the clock at which a return is first reached.

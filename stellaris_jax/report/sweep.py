@@ -39,12 +39,15 @@ from stellaris_jax.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """Axes that the table times a threshold on."""
+SPENT = ("simulated_seconds", "cost_usd")
+"""Clocks of whole runs that the table shows with an interval over seeds."""
 SIGNS = {BEST: "★", TIED: "tied", OPEN: "open", FEW: "few seeds"}
 """Texts for the marks of rows."""
 LEGEND = (
     "Return is the last evaluation, its mean over so many seeds, ± half of the 95 % interval over them (Student's t); "
-    f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval. IQM is their interquartile "
-    "mean; area the mean return from the first evaluation to the last one, over env steps.",
+    f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval; seconds and costs then have "
+    "none. IQM is their interquartile mean; area the mean return from the first evaluation to the last one, over env "
+    "steps.",
     "★: significantly better than every other row of its environment. tied: not significantly different from the row "
     "of the highest mean return. open: zero is outside of the interval of the difference, but p, corrected for the "
     f"number of comparisons (Holm), is not below 5 %. few seeds: fewer than {FEWEST}, which decide nothing. No mark: "
@@ -209,6 +212,11 @@ def sweep_row(row: Row, threshold: float | None = None) -> dict[str, Any]:
         measured = [run.summary[key] for run in done if run.summary and run.summary.get(key) is not None]
         combined = max if key == "staleness_max" else lambda items: mean_ci95(items)[0]
         values[key] = combined(measured) if measured else None
+    for clock in SPENT:
+        spent = [] if row.incomplete else row.spent(clock)
+        if spent:
+            values[clock] = mean_ci95(spent)[0]
+        values[f"{clock}_ci95"] = _defined(mean_ci95(spent)[1]) if len(spent) >= FEWEST else None
     return values
 
 
@@ -263,10 +271,19 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
         TableCell("staleness", staleness, values["staleness_mean"]),
         *lag,
         TableCell("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
-        TableCell("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
-        TableCell("cost", dollars(values["cost_usd"]), values["cost_usd"]),
+        *(
+            TableCell(heading, _spent(values, clock), values[clock])
+            for heading, clock in zip(("simulated s", "cost"), SPENT, strict=True)
+        ),
         TableCell("updates", counted(values["updates"]), values["updates"]),
     ]
+
+
+def _spent(values: dict[str, Any], clock: str) -> str:
+    """Seconds or dollars of a whole run; half of their interval has as many decimals."""
+    text = dollars(values[clock]) if clock == "cost_usd" else number(values[clock])
+    half = values[f"{clock}_ci95"]
+    return text if half is None else f"{text} ± {half:,.{len(text.partition('.')[2])}f}"
 
 
 def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
