@@ -21,6 +21,7 @@ from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.curves import comparison_figure, plot_run, run_figure
 from stellaris_jax.report.gantt import timeline_figure
 from stellaris_jax.report.runs import read_run
+from stellaris_jax.timeline import Timeline
 from studies import pictures
 from studies.pictures import Bar, Point
 
@@ -114,13 +115,35 @@ def test_labels_of_a_timeline_stay_in_their_boxes(rounds: int) -> None:
     figure = timeline_figure(config, rounds)
     renderer, axes = laid_out(figure), figure.axes[0]
     boxes = [axes.transData.transform(one.get_paths()[0].vertices)[:, 0] for one in axes.collections[:rounds]]
-    for text, box in zip(axes.texts, boxes, strict=True):
-        if text.get_text():
-            extent = text.get_window_extent(renderer)
-            assert box.min() <= extent.x0 + 1 and extent.x1 <= box.max() + 1
-    assert all(text.get_text() for text in axes.texts) or rounds > 4
+    names = [text for text in axes.texts if text.get_position()[1] > 3]
+    assert len(names) == rounds or rounds > 4
+    for text in names:
+        extent, place = text.get_window_extent(renderer), axes.transData.transform(text.get_position())[0]
+        (box,) = [box for box in boxes if box.min() <= place <= box.max()]
+        assert box.min() <= extent.x0 + 1 and extent.x1 <= box.max() + 1
     title = axes.title.get_window_extent(renderer)
     assert title.x0 >= 0 and title.x1 <= figure.bbox.x1 and title.y1 <= figure.bbox.y1
+
+
+def test_numbers_of_a_timeline_say_which_gradients_a_version_took() -> None:
+    config = load_config(["system=softsync", "system.learners=3", "system.rule_options.c=2"])
+    figure = timeline_figure(config, 1)
+    renderer, axes = laid_out(figure), figure.axes[0]
+    groups = Timeline.of(config, config.seed).next_round().groups
+    numbers = [text for text in axes.texts if text.get_position()[1] in (0, 1, 2)]
+    assert len(numbers) > 10
+    for text in numbers:
+        second, learner = text.get_position()
+        makes, gradient = next(
+            (group.clock + 1, g) for group in groups for g in group.gradients
+            if g.learner == learner and g.start < second < g.end
+        )  # fmt: skip
+        assert text.get_text() == str(makes)
+        left, right = axes.transData.transform([(gradient.start, 0), (gradient.end, 0)])[:, 0]
+        extent = text.get_window_extent(renderer)
+        assert left <= extent.x0 + 1 and extent.x1 <= right + 1
+    updates = {text.get_text().strip(): text.get_position()[0] for text in axes.texts if text.get_position()[1] == -1}
+    assert updates and all(groups[int(number) - 1].second == second for number, second in updates.items())
 
 
 @pytest.mark.parametrize(("name", "head"), [("a.PNG", b"\x89PNG"), ("deep/a.pdf", b"%PDF"), ("a.svg", b"<?xml")])

@@ -344,3 +344,10 @@ def test_a_log_is_compared_with_what_is_foretold() -> None:
     one, two = call("plan.py", *log), call("plan.py", *log, "system=async,ssp")
     assert "the simulation foretells" in one.stderr and "the simulation foretells" not in two.stderr
     assert one.returncode == two.returncode == 0
+
+
+def test_plan_of_a_token_task_refuses_a_longest_completion_that_training_refuses() -> None:
+    with pytest.raises(ConfigError, match=r"rollout_length=128 must be the tokens of the longest completion"):
+        combinations(["env=tokens/tail", "env.kwargs.longest=32"])
+    (only,) = combinations(["env=tokens/tail", "env.kwargs.longest=32", "algorithm.rollout_length=32"])
+    assert only.config.env.name == "tokens/tail"

@@ -15,6 +15,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config, resolve, settled
 from stellaris_jax.execute.loading import check
+from stellaris_jax.execute.token_checks import check_tokens
 from stellaris_jax.report.forecast import COLUMNS, Row
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.telemetry.format import value_text
@@ -25,6 +26,8 @@ SEEDS = 3
 """Seeds of each combination, unless the command line sets some."""
 HOST_SUITES = ("envpool", "gymnasium")
 """Suites whose environments step on the host."""
+TOKENS = "tokens/"
+"""Suite whose spaces are looked at, since its fragments are completions."""
 PLACES = ("run.dir", "hydra.sweep.dir")
 """Keys of directories that `train` makes; a forecast makes none."""
 
@@ -46,7 +49,7 @@ class Combination(NamedTuple):
 def combinations(overrides: Sequence[str], config_dir: str | Path | None = None) -> list[Combination]:
     """Checked combinations of settings; those that differ only in the seed are one.
 
-    The checks are those of training, apart from two: spaces of environments are not looked at, and this machine needs
+    The checks are those of training, apart from two: only spaces of token tasks are looked at, and this machine needs
     neither the memory nor the devices.
 
     Args:
@@ -110,6 +113,8 @@ def plannable(config: Config) -> Config:
             "delays.by=episodes makes durations follow episodes that only training plays, which no plan foretells; "
             "plan accepts delays.by=steps."
         )
+    if resolve(config.env.name).startswith(TOKENS):
+        check_tokens(config, from_config(config.env))
     return config.replace({"env.name": resolve(config.env.name)})
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -26,6 +25,10 @@ from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.records import Fragment
 from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
 
+DARK = 0.4
+"""Share of the largest staleness above which a bar is dark."""
+NARROW = 4.0
+"""Pixels that no text fits into."""
 SIMULATED = "simulated seconds"
 """Label of the time axis of a simulation."""
 
@@ -37,6 +40,8 @@ def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
 
 def timeline_figure(config: Config, rounds: int) -> Figure:
     """Figure with one row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
+
+    Where there is room, a gradient has the number of the version that its group makes, and so has each update.
 
     Independent actors have panels of their own; see `gantt_shards`.
 
@@ -84,19 +89,31 @@ def pictured(
         open_ones = under_way or {}
         bars = [shard_bars(config, rounds, open_ones.get(label, ())) for label, rounds in timelines.items()]
         draw_shards(figure, drawn.reshape(rows, -1), bars, list(timelines.values()), config)
-        return figure
     # The length of a second on paper is known only after the layout.
-    renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
     for axes, rounds in zip(below, timelines.values(), strict=True):
-        for round_, (start, ready) in zip(rounds, _collected(rounds), strict=True):
-            label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
-            left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
-            for text in _labels(round_):
-                label.set_text(text)
-                if label.get_window_extent(renderer).width <= right - left:
-                    break
+        for round_, span in [] if shards else zip(rounds, _collected(rounds), strict=True):
+            _label(axes, span, learners + 1, _labels(round_))
+        groups = [group for round_ in rounds for group in round_.groups]
+        ends = [group.second for group in groups[1:]] + [axes.get_xlim()[1]]
+        for group, end in zip(groups, ends, strict=False):
+            version = str(group.clock + 1)
+            _label(axes, (group.second, end), -1, [f" {version}"], ha="left")
+            for g in group.gradients:
+                colour = "white" if scale(g.staleness) > DARK else "black"
+                _label(axes, (g.start, g.end), g.learner, [version], color=colour)
     return figure
+
+
+def _label(axes: Axes, span: tuple[float, float], row: float, texts: Sequence[str], **style: Any) -> None:
+    """Write the first of some texts that fits between two seconds, if one does."""
+    left, right = axes.transData.transform([(second, 0) for second in span])[:, 0]
+    place = span[0] if style.get("ha") == "left" else sum(span) / 2
+    for text in texts if right - left > NARROW else ():
+        label = axes.text(place, row, text, **{"ha": "center", "va": "center", "fontsize": TEXT - 1, **style})
+        if label.get_window_extent().width <= right - left:
+            return
+        label.remove()
 
 
 def _counts(rounds: list[Round], config: Config) -> str:
@@ -140,4 +157,4 @@ def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int
 def _labels(round_: Round) -> list[str]:
     """Labels for a bar of the actors, from the longest to the shortest."""
     fragment = f"fragment {round_.index}"
-    return [f"collect {fragment} with version {round_.behaviour_version}", fragment, str(round_.index), ""]
+    return [f"collect {fragment} with version {round_.behaviour_version}", fragment, str(round_.index)]

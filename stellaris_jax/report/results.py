@@ -58,7 +58,7 @@ class SeedResult:
 
     def spent(self, clock: str) -> float:
         """Value of a clock at the last evaluation; NaN without a curve."""
-        x = self.curves[clock][0] if self.curves else ()
+        x = self.curves[clock][0] if self.curves else np.empty(0)
         return float(x[-1]) if len(x) else math.nan
 
     def until(self, clock: str, threshold: float) -> float:
