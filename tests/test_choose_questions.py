@@ -96,6 +96,24 @@ def test_a_system_that_runs_only_with_a_correction() -> None:
     assert "x" in timings
 
 
+def test_a_budget_that_hardly_lets_candidates_be_judged_is_said_after_the_first_rung() -> None:
+    """Two finalists of 5 seeds take 2 * (10 + 5 * rounds) seconds here, and judging has 0.4 of the budget."""
+    from stellaris_jax.many.choose.choose import _Work
+
+    Path("space.yaml").write_text(yaml.safe_dump({"systems": {"x": ["system=async"]}}))
+    tried, _ = candidates(SMALL, Space.read(Path("space.yaml")), Options())
+    needed = 2 * (10 + 5 * tried[0].config.rounds)
+    Path("c").mkdir()
+    for share, warned in ((0.39, False), (0.41, True)):
+        said: list[str] = []
+        choice = files.Choice(Path("c"), Options(budget=needed / share), (), "", tuple(tried), {})
+        work = _Work(choice, said.append)
+        work.decisions.pace, work.decisions.setup = 1.0, 10.0
+        work._warn([0])
+        assert bool(said) == warned
+    assert "--budget" in said[0] and "hardly leave time to judge" in said[0]
+
+
 @pytest.mark.parametrize("arguments", [["seed=4294967290"], ["--seeds", "1001"]])
 def test_seeds_do_not_overlap(arguments: list[str]) -> None:
     assert "seeds that search and seeds that judge differ" in refused(*ARGUMENTS, *arguments, code=2)

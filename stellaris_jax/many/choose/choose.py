@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.arms import scaled
 from stellaris_jax.many.choose.building import with_room
 from stellaris_jax.many.choose.decisions import Decisions
@@ -38,40 +39,6 @@ RESERVE = 1.5
 """Budget that is proposed, relative to what the known pace needs: going on costs a start and compilation, too."""
 FEWEST_SEEDS = 5
 """Fewest fresh seeds: those that an interval needs."""
-
-
-class Answer(NamedTuple):
-    """Answer of a choice.
-
-    Attributes:
-      choice: the question.
-      goal: what was compared, with the target that holds.
-      timings: forecast of each arm's system.
-      beaten: dominated systems, each with the one that beats it.
-      rungs: candidates of each rung, best first.
-      results: finalists and baselines on fresh seeds, best first.
-      seeds: the fresh seeds.
-      confirmed: the best one on seeds that did not choose it; `None` without time for it.
-      confirming: these seeds.
-      scalings: the best one with several numbers of learners on the same seeds; empty if others were not tried.
-      slower: forecasts of the results with learners, and with actors, that take twice as long.
-      seconds: real seconds that it took.
-      tried: number of candidates that were trained.
-    """
-
-    choice: Choice
-    goal: Goal
-    timings: dict[str, Timing]
-    beaten: dict[str, str]
-    rungs: list[list[int]]
-    results: list[Judged]
-    seeds: list[int]
-    confirmed: Judged | None
-    confirming: list[int]
-    scalings: list[Scaling]
-    slower: dict[str, list[Timing]]
-    seconds: float
-    tried: int
 
 
 def choose(choice: Choice, say: Callable[[str], None], since: float | None = None) -> Answer:
@@ -165,6 +132,8 @@ class _Work:
                 if not curves:
                     break
                 self.decisions.make(name, ranked(curves, keep, self.options.goal))
+                if index == 0:
+                    self._warn(tried)
             ranking = self.decisions[name]
             found.append(ranking)
             count = kept(len(tried), index + 1, self.options.finalists)
@@ -174,6 +143,16 @@ class _Work:
         if not found:
             raise RunError(f"{self.directory}: no candidate has a result{self._advice()}")
         return found
+
+    def _warn(self, tried: list[int]) -> None:
+        """Say after the first rung if what is left for judging will hardly do for two finalists on the fewest seeds."""
+        share, rounds = JUDGED_BY - SHARES[-1], max(self._rounds(number) for number in tried)
+        needed = 2 * (self.decisions.setup + FEWEST_SEEDS * self.decisions.pace * rounds)
+        if needed > share * self.options.budget:
+            self.say(
+                f"the budget of {duration(self.options.budget)} will hardly leave time to judge on fresh seeds, which "
+                f"takes {duration(needed)} or more; stop here, and {self._with_budget(RESERVE * needed / share)}"
+            )
 
     def _advice(self) -> str:
         """End of a sentence on a missing result: how to go on if time was short, else "."."""

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from stellaris_jax.base.outputs import write_atomically
-from stellaris_jax.many.choose.choose import Answer
+from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import CANDIDATES, JUDGED, resume_command
 from stellaris_jax.many.choose.objective import mean_curve, rungs, seed_curves

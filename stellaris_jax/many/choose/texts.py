@@ -7,9 +7,9 @@ import shlex
 from typing import Any
 
 from stellaris_jax.base.commands import command
+from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
-from stellaris_jax.many.choose.choose import Answer
 from stellaris_jax.many.choose.files import with_budget
 from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
