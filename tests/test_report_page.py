@@ -27,7 +27,7 @@ from stellaris_jax.report.page.page import write_page
 from stellaris_jax.report.page.sources import run_command
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.report.verdicts import within
+from stellaris_jax.report.verdicts import Question, within
 from stellaris_jax.telemetry.format import significant
 
 FIVE = [400.0, 420.0, 380.0, 410.0, 395.0]
@@ -51,7 +51,7 @@ def make_sweep(path: Path, size: int = 4, returns: list[float] = FIVE) -> Path:
 
 def page_of(*places: Path, threshold: float | None = None) -> Reader:
     out = places[0].parent / "page.html"
-    write_page(places, out, threshold)
+    write_page(places, out, question=Question(threshold=threshold))
     return Reader(out)
 
 

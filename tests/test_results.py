@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from commands import call
-from run_dirs import make_run
+from run_dirs import make_run, rewrite
 
 from stellaris_jax.report.results import at_the_edge, compare_settings, seed_results, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
@@ -29,20 +28,6 @@ def config_of(rate: float, seed: int = 0, env: str = "gymnax/CartPole-v1") -> di
 def rows_of(root: Path, *settings: tuple[dict[str, Any], list[float]]) -> list[Any]:
     runs = [read_run(make_run(root / str(i), config, returns)) for i, (config, returns) in enumerate(settings)]
     return compare_settings(group_replicates(runs))
-
-
-def rewrite(run_dir: Path, curves: dict[int, list[float]]) -> None:
-    """Replace the evaluations of a run: env steps, and the return of every seed there."""
-    lines = [
-        {
-            "kind": "evaluation", "round": index, "env_steps": steps, "wall_seconds": steps / 1000,
-            "simulated_seconds": steps / 100, "cost_usd": steps / 1e4, "eval_return_mean": None,
-            "eval_return_ci95": None,
-            "per_seed": {"eval_return_mean": returns, "cost_usd": [steps / 1e4 * (1 + s) for s in range(len(returns))]},
-        }
-        for index, (steps, returns) in enumerate(curves.items(), start=1)
-    ]  # fmt: skip
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_area_is_the_mean_height_of_the_curve(tmp_path: Path) -> None:

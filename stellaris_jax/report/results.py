@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,34 @@ BEST, TIED, OPEN, FEW = "best", "tied", "open", "few"
 BEST: significantly better than all others of its environment. TIED: not significantly different from the row of the
 highest mean, or that row itself. OPEN: different, but not after Holm's correction. FEW: too few seeds to tell.
 """
-LAST, AREA = "last", "mean"
-"""Measures of a seed: the return of its last evaluation, and the mean return over its run."""
+
+
+class Measure(NamedTuple):
+    """Measure of a seed, by which settings are compared.
+
+    Attributes:
+      name: LAST's, AREA's, or one of CLOCKS.
+      threshold: return that the clock is read at; None for returns themselves.
+    """
+
+    name: str
+    threshold: float | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is the way to a return: little is good, and settings are compared by ratios."""
+        return self.threshold is not None
+
+    def of(self, seed: SeedResult) -> float:
+        """Value of a seed: more is better. The logarithm of a clock with a minus; NaN for a seed that lacks it."""
+        if self.threshold is None:
+            return seed.area if self == AREA else seed.final
+        way = seed.until(self.name, self.threshold)
+        return -math.log(way) if math.isfinite(way) and way > 0 else math.nan
+
+
+LAST, AREA = Measure("last"), Measure("mean")
+"""Measures of returns: that of the last evaluation, and the mean over the run."""
 LEVEL = 0.05
 RATE = "algorithm.learning_rate"
 """Key of the learning rate."""
@@ -51,10 +78,6 @@ class SeedResult:
     final: float
     area: float
     curves: dict[str, Curve]
-
-    def measured(self, measure: str) -> float:
-        """Value of a measure, LAST or AREA."""
-        return self.area if measure == AREA else self.final
 
     def spent(self, clock: str) -> float:
         """Value of a clock at the last evaluation; NaN without a curve."""
@@ -114,9 +137,9 @@ class Row:
         """Final return of every seed."""
         return [seed.final for seed in self.seeds.values()]
 
-    def measured(self, measure: str) -> list[float]:
+    def measured(self, measure: Measure) -> list[float]:
         """Value of a measure of every seed; empty if one of them lacks it."""
-        values = [seed.measured(measure) for seed in self.seeds.values()]
+        values = list(map(measure.of, self.seeds.values()))
         return [] if any(map(math.isnan, values)) else values
 
     @property
@@ -227,21 +250,21 @@ def compare_settings(groups: Sequence[Group]) -> list[Row]:
     for row in rows:
         if row.finals and (row.env not in best or _rank(row) > _rank(best[row.env])):
             best[row.env] = row
-    marked = [replace(row, mark=_mark(row)) for row in compared_with(rows, best)]
+    marked = [replace(row, mark=_mark(row)) for row in compared_with(rows, lambda row: best.get(row.env))]
     return [replace(row, mark=_mark_of_top(row, marked)) if row.is_top else row for row in marked]
 
 
-def compared_with(rows: Sequence[Row], references: Mapping[str, Row], measure: str = LAST) -> list[Row]:
+def compared_with(rows: Sequence[Row], reference_of: Callable[[Row], Row | None], measure: Measure = LAST) -> list[Row]:
     """Rows with their difference from a reference.
 
     Args:
       rows: settings.
-      references: one of the rows for each environment; rows of other environments are not compared.
-      measure: what is compared, LAST or AREA; rows without it are not compared.
+      reference_of: the one of the rows that a row is compared with; None for rows that are not compared.
+      measure: what is compared; rows without it are not compared.
     """
 
     def difference(row: Row) -> Difference | None:
-        reference = references.get(row.env)
+        reference = reference_of(row)
         if reference is None or row is reference or not (row.measured(measure) and reference.measured(measure)):
             return None
         return _compared(reference, row, measure)
@@ -252,7 +275,7 @@ def compared_with(rows: Sequence[Row], references: Mapping[str, Row], measure: s
     judged = []
     for row, one in zip(rows, compared, strict=True):
         p_holm = math.nan if one is None or math.isnan(one.p) else next(corrected)
-        judged.append(replace(row, comparison=one, p_holm=p_holm, is_top=row is references.get(row.env)))
+        judged.append(replace(row, comparison=one, p_holm=p_holm, is_top=row is reference_of(row)))
     return judged
 
 
@@ -293,11 +316,11 @@ def _mean(row: Row) -> float:
     return float(np.mean(row.finals))
 
 
-def _compared(reference: Row, row: Row, measure: str) -> Difference:
+def _compared(reference: Row, row: Row, measure: Measure) -> Difference:
     """Difference of one row from another, over the seeds they share if there are two or more."""
     shared = [seed for seed in reference.seeds if seed in row.seeds]
     if len(shared) > 1:
-        theirs, own = ([side.seeds[seed].measured(measure) for seed in shared] for side in (reference, row))
+        theirs, own = ([measure.of(side.seeds[seed]) for seed in shared] for side in (reference, row))
         return paired_difference(theirs, own)
     return unpaired_difference(reference.measured(measure), row.measured(measure))
 
@@ -314,12 +337,12 @@ def verdict(row: Row) -> str:
     return "the setting" if row.p_holm < LEVEL else "open"
 
 
-def at_the_edge(rows: Sequence[Row], measure: str = LAST) -> list[str]:
+def at_the_edge(rows: Sequence[Row], measure: Measure = LAST) -> list[str]:
     """Sentences on settings whose best learning rate is the smallest or the largest that was tried.
 
     Args:
       rows: settings, as `compare_settings` returns them.
-      measure: by which the best one is chosen, LAST or AREA.
+      measure: by which the best one is chosen.
     """
     families: dict[str, dict[float, Row]] = {}
     for row in rows:

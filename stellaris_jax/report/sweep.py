@@ -248,26 +248,17 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
     """
     result = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
     staleness = f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})"
-    lag, until = [], []
+    lag = []
     if "data_lag_mean" in values:
         mean, most = values["data_lag_mean"], values["data_lag_max"]
         shown = number(mean, 2) + (f" (max {counted(most)})" if most is not None else "")
         lag = [TableCell("data lag", shown, mean)]
-    if threshold is not None:
-        seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
-        reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
-        until = [
-            TableCell(f"{significant(threshold)} reached", reached, seeds),
-            TableCell("after steps", compact(steps), steps),
-            TableCell("after s", number(seconds), seconds),
-            TableCell("after $", dollars(money), money),
-        ]
     return [
         TableCell("return", result, values["return_mean"]),
         TableCell("seeds", str(values["seeds"]), values["seeds"]),
         TableCell("IQM", significant(values["return_iqm"]), values["return_iqm"]),
         TableCell("area", significant(values["area"]), values["area"]),
-        *until,
+        *([] if threshold is None else way_cells(values, threshold)),
         TableCell("staleness", staleness, values["staleness_mean"]),
         *lag,
         TableCell("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
@@ -276,6 +267,18 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
             for heading, clock in zip(("simulated s", "cost"), SPENT, strict=True)
         ),
         TableCell("updates", counted(values["updates"]), values["updates"]),
+    ]
+
+
+def way_cells(values: dict[str, Any], threshold: float) -> list[TableCell]:
+    """Cells on the way to a return, of a row as `sweep_row` returns it."""
+    seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
+    reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
+    return [
+        TableCell(f"{significant(threshold)} reached", reached, seeds),
+        TableCell("after steps", compact(steps), steps),
+        TableCell("after s", number(seconds), seconds),
+        TableCell("after $", dollars(money), money),
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,45 +12,95 @@ from rich.console import Console
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
-from stellaris_jax.report.results import AREA, LAST, Row, at_the_edge, compared_with, verdict
+from stellaris_jax.report.results import AREA, LAST, Measure, Row, at_the_edge, compared_with, verdict
 from stellaris_jax.report.robust import Difference
-from stellaris_jax.report.sweep import headings
+from stellaris_jax.report.runs import short
+from stellaris_jax.report.sweep import headings, sweep_row, way_cells
 from stellaris_jax.report.table import print_sentence, print_table
-from stellaris_jax.telemetry.format import over_seeds, significant
+from stellaris_jax.telemetry.format import over_seeds, significant, value_text
 
-READING = (
-    "the setting: p (Student's test, corrected for the number of comparisons by Holm) is below 5 %. open: zero is "
-    "outside of the interval (a bootstrap's), but p is not below 5 %. noise: zero is within the interval."
-)
-"""Meaning of the words of `verdict`."""
-MEASURED = {LAST: "the last return", AREA: "the mean return over the run"}
+MEASURED = {
+    LAST.name: "the last return",
+    AREA.name: "the mean return over the run",
+    "env_steps": "env steps",
+    "simulated_seconds": "simulated seconds",
+    "cost_usd": "dollars",
+}
 """Measures in words."""
 MOST_RUNS = 3
 """Runs of a setting that a table names."""
+MOST_CHOICES = 6
+"""Settings that a refusal names."""
+
+
+class Setting(NamedTuple):
+    """Value of a key, by which a reference is named.
+
+    Attributes:
+      key: heading of a column, or the whole key.
+      value: the value, as tables show it.
+    """
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+    def key_of(self, row: Row) -> str | None:
+        """Whole key in a row; None if it is not one of those in which settings differ."""
+        return next((key for key in row.group.values if self.key in (key, short(key))), None)
+
+    def reference(self, row: Row, rows: Sequence[Row]) -> Row | None:
+        """Row that differs from another in this key alone, and has this value of it."""
+        key = self.key_of(row)
+        if key is None:
+            return None
+        wanted = {**_texts(row), key: self.value}
+        return next((other for other in rows if _texts(other) == wanted), None)
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {key: value_text(value) for key, value in row.group.values.items()}
 
 
 class Question(NamedTuple):
     """Question that verdicts answer.
 
     Attributes:
-      measure: what is compared, LAST or AREA.
-      against: directory of a run whose setting the others are compared with; None for the best one.
+      measure: what is compared.
+      against: what the others are compared with: the setting of the run in a directory, or for each one that which
+        differs from it in one key; None for the best one.
       margin: largest loss that counts as none; None asks for no loss.
+      threshold: return whose steps, seconds and dollars are shown; None shows none.
     """
 
-    measure: str = LAST
-    against: Path | None = None
+    measure: Measure = LAST
+    against: Path | Setting | None = None
     margin: float | None = None
+    threshold: float | None = None
 
     @property
     def gap(self) -> str:
         """Heading of the differences."""
-        return f"{self.reference} − this"
+        return f"this / {self.reference}" if self.measure.is_time else f"{self.reference} − this"
+
+    @property
+    def nothing(self) -> float:
+        """Value of no difference."""
+        return 1.0 if self.measure.is_time else 0.0
 
     @property
     def reference(self) -> str:
         """Word for the setting that the others are compared with."""
         return "best" if self.against is None else "reference"
+
+    def shown(self, difference: Difference) -> Difference:
+        """Difference as it is shown: of logarithms as a ratio."""
+        if not self.measure.is_time:
+            return difference
+        mean, low, high = np.exp([difference.mean, difference.low, difference.high]).tolist()
+        return replace(difference, mean=mean, low=low, high=high)
 
     def judged(self, rows: Sequence[Row]) -> list[Row]:
         """Rows with their differences from the reference.
@@ -58,38 +109,77 @@ class Question(NamedTuple):
           rows: settings, as `compare_settings` returns them.
 
         Raises:
-          ConfigError: `against` is none of their runs, or has no such measure.
+          ConfigError: `against` is none of their runs or settings, or has no such measure.
         """
         if self.against is None and self.measure == LAST:
             return list(rows)
         return compared_with(rows, self._references(rows), self.measure)
 
-    def _references(self, rows: Sequence[Row]) -> dict[str, Row]:
+    def _references(self, rows: Sequence[Row]) -> Callable[[Row], Row | None]:
         if self.against is None:
-            able = sorted((row for row in rows if row.measured(self.measure)), key=self._mean)
-            return {row.env: row for row in able}
+            best = {row.env: row for row in sorted((row for row in rows if row.measured(self.measure)), key=self._mean)}
+            return lambda row: best.get(row.env)
+        if isinstance(self.against, Setting):
+            return self._by_setting(self.against, rows)
         place = self.against.resolve()
-        row = next((row for row in rows if any(run.path.resolve() == place for run in row.group.runs)), None)
-        if row is None or not row.measured(self.measure):
-            problem = "none of the compared runs" if row is None else f"without {MEASURED[self.measure]}"
+        one = next((row for row in rows if any(run.path.resolve() == place for run in row.group.runs)), None)
+        if one is None or not one.measured(self.measure):
+            problem = "none of the compared runs" if one is None else f"without {self._measured}"
             raise ConfigError(
-                f"--against={self.against} is {problem}; accepted: the directory of one that has a result."
+                f"--against={self.against} is {problem}; accepted: the directory of one that has a result, or a value "
+                "of a column, such as learning_rate=0.001."
             )
-        return {row.env: row}
+        return lambda row: one if row.env == one.env else None
+
+    def _by_setting(self, setting: Setting, rows: Sequence[Row]) -> Callable[[Row], Row | None]:
+        found = {row.label: setting.reference(row, rows) for row in rows}
+        if not any(found.values()):
+            columns = [f"{name}={text}" for row in rows for name, text in headings(row.group).items()]
+            choices = ", ".join([*dict.fromkeys(columns)][:MOST_CHOICES])
+            raise ConfigError(
+                f"--against={setting} is of none of the compared settings; accepted: the directory of a run, or a "
+                f"value of a column, such as {choices}."
+            )
+        return lambda row: found[row.label]
 
     def _mean(self, row: Row) -> float:
         return float(np.mean(row.measured(self.measure)))
 
     @property
+    def _measured(self) -> str:
+        words = MEASURED[self.measure.name]
+        return words if self.measure.threshold is None else f"{words} to {significant(self.measure.threshold)}"
+
+    @property
     def about(self) -> str:
         """Meaning of the difference, and of the words of `within`."""
-        whose = "all seeds of both" if self.against is None else f"all seeds of both; reference: {self.against}"
-        about = f"{self.gap}: {MEASURED[self.measure]}, over the seeds that both have (shared), else of {whose}."
+        whose = "all seeds of both"
+        if isinstance(self.against, Setting):
+            whose += f"; reference: the setting that is equal but for {self.against}"
+        elif self.against is not None:
+            whose += f"; reference: {self.against}"
+        over = f"over the seeds that both have (shared), else of {whose}."
+        if self.measure.is_time:
+            return (
+                f"{self.gap}: {self._measured}, geometric mean of the ratios {over} A setting with a seed that never "
+                "gets there is not compared. Times are those of evaluations, and as coarse as these are far apart."
+            )
+        about = f"{self.gap}: {self._measured}, {over}"
         if self.margin is None:
             return about
         return (
             f"{about} within {self.margin:g}: yes if the whole interval is at most {self.margin:g}, no if none of it "
             f"is, else not shown. Both need {FEWEST} seeds."
+        )
+
+    @property
+    def reading(self) -> str:
+        """Meaning of the words of `verdict`."""
+        nothing = "one" if self.measure.is_time else "zero"
+        return (
+            "the setting: p (Student's test, corrected for the number of comparisons by Holm) is below 5 %. open: "
+            f"{nothing} is outside of the interval (a bootstrap's), but p is not below 5 %. noise: {nothing} is within "
+            "the interval."
         )
 
 
@@ -114,35 +204,55 @@ def within(difference: Difference, margin: float) -> str:
 
 
 def print_verdicts(console: Console, rows: Sequence[Row], question: Question = BEST_ROW) -> None:
-    """Print a table of each setting's difference from the reference; nothing for a single setting.
+    """Print a table of each setting's difference from the reference; nothing for a single setting without threshold.
 
     Args:
       console: where to print.
       rows: settings, as `Question.judged` returns them.
       question: what is asked.
     """
-    if not any(row.comparison for row in rows):
+    compared = any(row.comparison for row in rows)
+    if not compared and question.threshold is None:
         return
     names = [name for row in rows for name in headings(row.group)]
-    print_table(console, "Is it the setting or the noise?", [_cells(row, question) for row in rows], names=names)
-    print_sentence(console, question.about)
-    print_sentence(console, READING)
+    places = {run.path.resolve() for row in rows for run in row.group.runs}
+    alike = len({place.name for place in places}) < len(places)
+    cells = [_cells(row, question, alike) for row in rows]
+    print_table(console, "Is it the setting or the noise?", cells, names=names)
+    if compared:
+        print_sentence(console, question.about)
+        print_sentence(console, question.reading)
     for sentence in at_the_edge(rows, question.measure):
         print_sentence(console, sentence)
+    if question.threshold is not None and any(row.reached(question.threshold) != len(row.seeds) for row in rows):
+        print_sentence(console, _reachable(rows))
 
 
-def _cells(row: Row, question: Question) -> dict[str, str]:
-    gap, margin = row.comparison, question.margin
-    values = row.measured(question.measure)
-    standing = "highest mean" if question.against is None else "reference"
+def _reachable(rows: Sequence[Row]) -> str:
+    """Sentence on the highest return that all seeds reach, rounded down to three digits."""
+    highest = [
+        max(seed.curves["env_steps"][1], default=-np.inf) for row in rows for seed in row.seeds.values() if seed.curves
+    ]
+    common = min(highest, default=-np.inf)
+    if not np.isfinite(common):
+        return "Not all seeds have evaluations."
+    step = 10.0 ** (np.floor(np.log10(abs(common))) - 2) if common else 1.0
+    return f"All seeds of all settings reach a return of {significant(step * np.floor(common / step))}."
+
+
+def _cells(row: Row, question: Question, alike: bool) -> dict[str, str]:
+    """Cells of a row; its runs are named with their folder if names are alike."""
+    gap = question.shown(row.comparison) if row.comparison else None
+    area = question.measure == AREA
+    values = row.measured(AREA if area else LAST)
+    standing = "reference" if question.against else "least" if question.measure.is_time else "highest mean"
     ends = f"{significant(gap.low)} to {significant(gap.high)}" if gap and np.isfinite(gap.low) else ""
-    runs = [run.path.name for run in row.group.runs]
+    runs = [f"{run.path.parent.name}/{run.path.name}" if alike else run.path.name for run in row.group.runs]
     cells = {
         **headings(row.group),
         "runs": ", ".join(runs[:MOST_RUNS]) + ", …" * (len(runs) > MOST_RUNS),
-        "return" if question.measure == LAST else "mean return": (
-            over_seeds(*mean_ci95(values), values) if values else "no result"
-        ),
+        "mean return" if area else "return": over_seeds(*mean_ci95(values), values) if values else "no result",
+        **_way(row, question.threshold),
         "it is": verdict(row) if gap else standing if row.is_top else "",
         question.gap: significant(gap.mean) if gap else "",
         "95 % interval": f"{ends} (range)" if gap and ends and not gap.enough else ends,
@@ -150,4 +260,13 @@ def _cells(row: Row, question: Question) -> dict[str, str]:
         "seeds": str(len(row.seeds)),
         "shared": str(gap.pairs) if gap else "",
     }
-    return cells if margin is None else {**cells, f"within {margin:g}": within(gap, margin) if gap else ""}
+    if question.margin is None:
+        return cells
+    return {**cells, f"within {question.margin:g}": within(row.comparison, question.margin) if row.comparison else ""}
+
+
+def _way(row: Row, threshold: float | None) -> dict[str, str]:
+    """Cells on the way to a return."""
+    if threshold is None:
+        return {}
+    return {cell.heading: cell.text for cell in way_cells(sweep_row(row, threshold), threshold)}

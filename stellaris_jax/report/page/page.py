@@ -76,7 +76,6 @@ class Written(NamedTuple):
 def write_page(
     places: Sequence[Path],
     out: Path,
-    threshold: float | None = None,
     rounds: Sequence[range] = (),
     question: Question = BEST_ROW,
 ) -> Written:
@@ -86,7 +85,6 @@ def write_page(
       places: directories of runs, of sweeps, or of any number of runs. A single run gets a page of its own. A directory
         without runs, such as a study's below results/, is shown by its README.md.
       out: file to write.
-      threshold: a return; the table of several settings then says what reaching it takes.
       rounds: rounds of a single run whose timelines are drawn, from 1 on; by default some are chosen.
       question: what the differences of several settings answer.
 
@@ -117,19 +115,17 @@ def write_page(
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
     rows = compare_settings(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
-    write_atomically(out, document(title, content(title, rows, sources, out, threshold, question)))
+    write_atomically(out, document(title, content(title, rows, sources, out, question)))
     return Written(sources.notes, question.judged(rows))
 
 
 def _check_compares(question: Question, otherwise: str) -> None:
     """Raise ConfigError for a question about differences where nothing is compared."""
-    if question != BEST_ROW:
+    if question._replace(threshold=None) != BEST_ROW:
         raise ConfigError(f"--measure, --against and --margin compare settings, but {otherwise}; name a sweep.")
 
 
-def content(
-    title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None, question: Question
-) -> str:
+def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, question: Question) -> str:
     """Body of the page.
 
     Args:
@@ -137,7 +133,6 @@ def content(
       rows: settings, as `compare_settings` returns them.
       sources: origin of the runs, with notes on unreadable files.
       out: file of the page, which links are relative to.
-      threshold: a return; the table then says what reaching it takes.
       question: what the differences answer.
     """
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
@@ -162,7 +157,7 @@ def content(
             f"<h1>{text(title)}</h1>",
             paragraph(_summary(rows, envs)),
             _notes(rows, sources),
-            section("Results", results(rows, numbers, out, threshold)),
+            section("Results", results(rows, numbers, out, question.threshold)),
             section("Is it the setting or the noise?", differences(question.judged(rows), numbers, question)),
             section("Curves", *each(lambda of_env: _curves(of_env, numbers, clocks))),
             section("Interquartile means and performance profiles", *middles, paragraph(MIDDLES if middles else "")),

@@ -72,17 +72,17 @@ def differences(rows: Sequence[Row], numbers: dict[str, int], question: Question
       question: what is asked.
     """
     margin = question.margin
-    compared = [(row, row.comparison) for row in rows if row.comparison is not None]
+    compared = [(row, question.shown(row.comparison)) for row in rows if row.comparison is not None]
     if not compared:
         return ""
-    ends = [end for _, gap in compared for end in (gap.mean, gap.low, gap.high, 0.0) if np.isfinite(end)]
+    ends = [end for _, gap in compared for end in (gap.mean, gap.low, gap.high, question.nothing) if np.isfinite(end)]
     span = (min(ends), max(ends))
     lines = []
     for row, gap in compared:
         known = np.isfinite(gap.low)
         ends_shown = f"{significant(gap.low)} to {significant(gap.high)}" if known else "–"
         ends_shown += " (range)" if known and not gap.enough else ""
-        bar = interval_bar(gap.mean, gap.low, gap.high, span, zero=True)
+        bar = interval_bar(gap.mean, gap.low, gap.high, span, zero=not question.measure.is_time)
         lines.append(
             [
                 figure(str(numbers[row.label]), numbers[row.label]),
@@ -94,7 +94,7 @@ def differences(rows: Sequence[Row], numbers: dict[str, int], question: Question
                 figure(str(gap.pairs) if gap.pairs else "none", gap.pairs),
                 figure(percent(gap.improvement), gap.improvement),
                 figure(significant(row.p_holm, 2), row.p_holm),
-                *([] if margin is None else [words(within(gap, margin))]),
+                *([] if margin is None or row.comparison is None else [words(within(row.comparison, margin))]),
             ]
         )
     better = f"P({question.reference} better)"
@@ -102,10 +102,10 @@ def differences(rows: Sequence[Row], numbers: dict[str, int], question: Question
     head += [] if margin is None else [f"within {margin:g}"]
     tested = int(np.isfinite([gap.p for _, gap in compared]).sum())
     reading = paragraph(
-        f"Each line is the {question.reference} setting (of its environment) less this one, over the seeds that both "
-        "have: what a seed does to both cancels out. “The setting” has p (Holm), corrected for the number of "
-        "comparisons, below 5 %; “open” has an interval without zero, but not that; “noise” has zero within it.",
+        f"Each line compares the {question.reference} setting (of its environment) with this one, over the seeds that "
+        "both have: what a seed does to both cancels out.",
         question.about,
+        question.reading,
     )
     chosen = "" if question.against else " The best was chosen by the same figures, which flatters it."
     method = paragraph(
