@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -16,14 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from commands import python, start, wait_for_checkpoints
+from commands import call, python, start, wait_for_checkpoints
 from telemetry import read_events
 from training import TINY, assert_identical, steps, tiny
 
-from stellaris_jax import Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, load_config, load_policy
 from stellaris_jax.engine.evaluate import Evaluation
-from stellaris_jax.execute.run import open_run, train
+from stellaris_jax.execute.run import BEST, open_run, train
 from stellaris_jax.execute.session import Interrupted
+from stellaris_jax.policies.policy import policy_of
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.telemetry.jsonl import read_rows
 
@@ -163,6 +165,26 @@ def test_one_nan_evaluation_does_not_lose_the_best_checkpoint(tmp_path: Path, mo
     assert present == {"2", "6"}
     train(load_config([f"resume={run_dir}", steps(8), "evaluation.points=8"]))
     assert {path.name for path in (run_dir / "checkpoints").iterdir()} == {"2", "8"}
+    assert [open_run(run_dir, at=at).round for at in (None, BEST, 2)] == [8, 2, 2]
+    with pytest.raises(ConfigError, match="has no checkpoint of round 3; accepted: 2, 8, or best"):
+        open_run(run_dir, at=3)
+
+
+def test_evaluate_and_export_take_the_best_checkpoint(tmp_path: Path) -> None:
+    """Its policy plays as the evaluation of its round did, and its parameters are those of that round."""
+    run_dir = tmp_path / "run"
+    train(tiny(steps(6), f"run.dir={run_dir}", "evaluation.points=6", "checkpoint.keep=6"))
+    returns = [row["eval_return_mean"] for row in read_rows(run_dir / "metrics.jsonl") if row["kind"] == "evaluation"]
+    best = max(range(1, 7), key=lambda number: (returns[number - 1], number))
+    done = call("evaluate.py", run_dir, "--round", "best", "--episodes", 4, "--json")
+    assert json.loads(done.stdout)["round"] == best, done.stderr
+    done = call("export.py", run_dir, "--to", "flax", "--round", best, "--out", tmp_path / "one.msgpack")
+    assert done.returncode == 0, done.stderr
+    observations = np.random.default_rng(0).normal(size=(4096, 4)).astype(np.float32)
+    taken = np.asarray(load_policy(tmp_path / "one.msgpack")(observations))
+    for round_ in range(1, 7):
+        same = np.array_equal(taken, policy_of(open_run(run_dir, at=round_))(observations))
+        assert same == (round_ == best), round_
 
 
 # Before what may fail ------------------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     points[2].rounds([{"round": 1, "env_steps": 250}])
     assert out.getvalue().splitlines()[1] == "1/4 points  25 %  100 steps/s  ETA 0:01:00  best 12.3 (point 2)"
     display.finished(3)
-    assert display.line().plain == "2/4 points  75 %  500 steps/s  ETA 0:00:04  best 12.3 (point 2)"
+    assert display.line().plain == "2/4 points  75 %  900 steps/s  ETA 0:00:02  best 12.3 (point 2)"
     for point in points:
         point.note("a scheduler was carried over")
         point.working("compiling")

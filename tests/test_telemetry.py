@@ -290,6 +290,10 @@ def test_final_table(tmp_path: Path) -> None:
     ended = Console(file=io.StringIO(), record=True, width=200)
     print_summary(ended, {**summary, "ended_early": True}, tmp_path)
     assert "resume=" not in ended.export_text()  # there is nothing to go on with
+    for returns, fell in ([400.0, 498.0], False), ([503.0, 498.0], True):
+        console = Console(file=io.StringIO(), record=True, width=200)
+        print_summary(console, {**summary, "eval_return_ci95": 2.0}, tmp_path, returns)
+        assert ("--round best" in console.export_text()) == fell
 
 
 def test_final_table_has_the_return_over_the_run(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Evaluates the newest policy of a run, or films it.
+"""Evaluates the newest policy of a run, or another one that was kept, or films it.
 
-stellaris-jax evaluate RUN_DIR [--episodes N] [--seed S] [--greedy | --sample]
+stellaris-jax evaluate RUN_DIR [--episodes N] [--seed S] [--greedy | --sample] [--round N|best]
 stellaris-jax evaluate RUN_DIR --video FILE [--video-episodes N] [--seed S] [--greedy | --sample]
 
 By default actions are chosen as in the evaluations of the run (evaluation.greedy).
@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
     parser.add_argument("--video-episodes", type=count, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
+    program.add_round(parser)
     program.add_trust(parser)
     arguments = parser.parse_args(argv)
 
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         # Imported late, so that --help is answered at once.
         from stellaris_jax.execute.run import open_run
 
-        trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
+        trainer = open_run(arguments.run_dir, values, program.trust_of(arguments), arguments.round)
     if arguments.video is None:
         evaluate(trainer, arguments)
         return

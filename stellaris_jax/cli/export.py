@@ -1,4 +1,4 @@
-"""Writes the newest policy of a run to one file, with its normaliser and its spaces, and a model card.
+"""Writes the newest policy of a run, or another that was kept, to one file with spaces, normaliser and a model card.
 
 stellaris-jax export RUN_DIR --to stablehlo [--out FILE] [--seed N]     for JAX, any size of batch, CPUs, GPUs and TPUs
 stellaris-jax export RUN_DIR --to onnx [--out FILE] [--seed N]          for onnxruntime and other readers of ONNX
@@ -28,6 +28,7 @@ def main(argv: Sequence[str]) -> None:
         "--out", type=Path, metavar="FILE", help=f"by default RUN_DIR/policy with the format's ending ({endings})"
     )
     parser.add_argument("--seed", type=program.seed, metavar="N", help="trained seed (by default the first)")
+    program.add_round(parser)
     program.add_trust(parser)
     arguments = parser.parse_args(argv)
     is_run = (arguments.run_dir / "config.yaml").is_file()
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
         # Imported late, so that --help is answered at once.
         from stellaris_jax.policies.export.writing import export_policy
 
-        out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))
+        trust = program.trust_of(arguments)
+        out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, trust, arguments.round)
     print(f"{out} ({out.stat().st_size:,} bytes)")
     print(f"{out}.md")

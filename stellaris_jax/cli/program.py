@@ -92,6 +92,17 @@ def seed(text: str) -> int:
     return number
 
 
+def kept_round(text: str) -> int | str:
+    """Type for `add_argument`: a round, or `best`."""
+    return text if text == "best" else at_least(0)(text)
+
+
+def add_round(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a checkpoint."""
+    about = "round of another checkpoint that was kept, or best: that of the evaluation with the highest return"
+    parser.add_argument("--round", type=kept_round, metavar="N|best", help=about)
+
+
 def finite(text: str) -> float:
     """Type for `add_argument`: a finite number."""
     try:

@@ -42,6 +42,9 @@ from stellaris_jax.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
 
+BEST = "best"
+"""Name of the kept checkpoint whose evaluation had the highest return."""
+
 
 def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Train as configured, in a run directory; returns the summary. With `config.resume`, continue a run.
@@ -174,16 +177,19 @@ def _set_foreign_metrics_aside(run_dir: Path, round_: int, note: Callable[[str],
         note(f"{run_dir / 'metrics.jsonl'} belongs to another run; it is kept as {original}")
 
 
-def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False) -> Trainer:
+def open_run(
+    run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False, at: int | str | None = None
+) -> Trainer:
     """Open a run directory's trainer at its newest intact checkpoint; leaves the directory untouched.
 
     Args:
       run_dir: directory of the run.
       values: changed settings by dotted key, as {"evaluation.greedy": False}.
       trust: plug-ins and modules that the run may import (see `config.trust`).
+      at: round of another checkpoint that was kept; `BEST` for the one whose evaluation had the highest return.
 
     Raises:
-      ConfigError: the directory holds no readable run, or the user has not allowed its imports.
+      ConfigError: the directory holds no readable run, or no such checkpoint, or the user has not allowed its imports.
     """
     path = run_config(run_dir)
     config = admit(from_yaml(path), path, trust)
@@ -194,13 +200,31 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
         enable_compile_cache()
     trainer = Trainer(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
+        if at is not None:
+            checkpoints.only = _kept(Path(run_dir), checkpoints.rounds(), at)
         restored = trainer.restore(checkpoints, warn_on_stderr, train=False)
+    if at is not None:
+        return trainer
     summary = read_run(Path(run_dir), lambda message: None, last=1).summary or {}
     if isinstance(last := summary.get("rounds"), int) and restored < last:
         warn_on_stderr(
             f"{run_dir}: the newest intact checkpoint is of round {restored}, while the run ended at round {last}"
         )
     return trainer
+
+
+def _kept(run_dir: Path, rounds: list[int], at: int | str) -> int:
+    """Round of a checkpoint that was kept. Raises ConfigError if there is none."""
+    evaluations = read_run(run_dir, lambda message: None).evaluations if at == BEST else []
+    returns = {row["round"]: row["eval_return_mean"] for row in evaluations if row["eval_return_mean"] is not None}
+    scored = [round_ for round_ in rounds if round_ in returns]
+    found = max(scored, key=lambda round_: (returns[round_], round_), default=None) if at == BEST else at
+    if found not in rounds:
+        kept = ", ".join(map(str, rounds)) or "no round"
+        raise ConfigError(
+            f"{run_dir} has no checkpoint of round {at}; accepted: {kept}, or {BEST} where evaluations are."
+        )
+    return int(found)
 
 
 def _checkpoints(run_dir: Path, config: Config, read_only: bool = False) -> Checkpoints:

@@ -105,6 +105,9 @@ class Checkpoints:
     A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. The
     same directory holds a log of the actions that host environments have taken since they were opened (`actions`).
 
+    Attributes:
+      only: the only round that is restored; None for the newest intact one.
+
     Args:
       directory: parent directory; each checkpoint is a subdirectory named by its round.
       keep: number of most recent checkpoints kept.
@@ -129,6 +132,7 @@ class Checkpoints:
                 inputs.open_regular(document, inputs.DOCUMENT).close()
             except OSError as error:
                 raise CheckpointError(f"{document} cannot be read: {inputs.reason(error)}.") from None
+        self.only: int | None = None
         self._keep, self._read_only = keep, read_only
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
@@ -141,8 +145,8 @@ class Checkpoints:
             return OrbaxManager(self.directory, self._keep, self._read_only, self._scores)
 
     def rounds(self) -> list[int]:
-        """Rounds with a checkpoint, oldest first."""
-        return self._manager.rounds()
+        """Rounds with a checkpoint, oldest first; `only` that round, if it is set."""
+        return [round_ for round_ in self._manager.rounds() if self.only in (None, round_)]
 
     def newest(self) -> int:
         """Newest round whose checkpoint is complete and not known to be damaged; 0 without one."""

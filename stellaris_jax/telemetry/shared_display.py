@@ -53,10 +53,10 @@ class SharedDisplay:
         self.reached = {point: steps[point] for point in done}
         self.best: tuple[float, int] | None = None
         self.work = "starting" if len(self.done) < len(steps) else ""
-        self._started, self._before = time.monotonic(), sum(self.reached.values())
+        self._first: tuple[float, int] | None = None
         self._shown: set[str] = set()
         self._lock = threading.Lock()
-        self._last_line = self._started
+        self._last_line = time.monotonic()
         live = progress and console.is_terminal and not console.is_dumb_terminal
         self._drawn = live
         self._live: Live | None = None
@@ -70,17 +70,16 @@ class SharedDisplay:
     def line(self) -> Text:
         """Current state of all points."""
         reached, total = sum(list(self.reached.values())), sum(self.steps)
-        seconds = time.monotonic() - self._started
-        here = reached - self._before
+        pace = self._pace(reached)
         parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / total if total else 1.0)]
         if self.work:
             parts.append(self.work)
-        if here:
-            parts.append(f"ETA {duration(seconds * (total - reached) / here)}")
+        if pace:
+            parts.append(f"ETA {duration((total - reached) / pace)}")
         if self.best is not None:
             parts.append(f"best {significant(self.best[0])} ({self.unit[:-1]} {self.best[1]})")
-        speed = f"{compact(here / seconds)} steps/s" if here else ""
-        if here and (not self._drawn or len("  ".join([*parts, speed])) <= self.console.width):
+        speed = f"{compact(pace)} steps/s"
+        if pace and (not self._drawn or len("  ".join([*parts, speed])) <= self.console.width):
             parts.insert(2, speed)  # left out if there is no room
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
@@ -90,11 +89,19 @@ class SharedDisplay:
             self.reached[point] = min(steps, self.steps[point])
             if steps:
                 self.work = ""
+                if self._first is None:
+                    self._first = time.monotonic(), sum(self.reached.values())
             due = self._live is None and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS
             if due:
                 self._last_line = time.monotonic()
         if due:
             self._print(self.line())
+
+    def _pace(self, reached: int) -> float:
+        """Steps a second since the first steps were reported, so that compilation does not count; 0 before more are."""
+        second, steps = self._first or (0.0, reached)
+        seconds = time.monotonic() - second
+        return (reached - steps) / seconds if seconds > 0 else 0.0
 
     def evaluated(self, point: int, value: float | None) -> None:
         """Record the return of an evaluation of a point."""
@@ -116,7 +123,7 @@ class SharedDisplay:
         """
         if self._live is None:
             self.note(text, point)
-        elif sum(list(self.reached.values())) == self._before:
+        elif self._first is None:
             self.work = text
 
     def note(self, text: str, point: int | None = None) -> None:

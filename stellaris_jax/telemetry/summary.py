@@ -102,6 +102,8 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, retu
             table.add_row("over the run", Text(f"{ends}  {fmt.sparkline(fmt.spread(returns))}"))
     console.print(table)
     commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
+    if returns and max(returns) - returns[-1] > (summary.get("eval_return_ci95") or 0.0):
+        commands.append(("best", f"{evaluate_command(run_dir)} --round best"))
     # Continuing would raise an annealed learning rate again.
     if summary.get("total_steps") and not (summary.get("ended_early") or summary.get("annealed")):
         commands.append(("go on", resume_command(run_dir, f"total_steps={2 * int(summary['total_steps'])}")))

@@ -20,7 +20,12 @@ from stellaris_jax.runs.run_dir import writing
 
 
 def export_policy(
-    run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None, trust: Trust = False
+    run_dir: str | Path,
+    to: str,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    trust: Trust = False,
+    at: int | str | None = None,
 ) -> Path:
     """Write the newest policy saved in a run directory to a file, with its normalizer and spaces.
 
@@ -33,6 +38,7 @@ def export_policy(
         replaced.
       seed: one of the run's seeds; by default the first.
       trust: plug-ins and modules that the run may import (see `config.trust`).
+      at: round of another checkpoint that was kept, or `best` (see `open_run`).
 
     Returns:
       Path of the file.
@@ -48,7 +54,7 @@ def export_policy(
     if out.suffix != ENDINGS[to]:
         raise ConfigError(f"--out={out} must end in {ENDINGS[to]} for --to {to}.")
     card_path = out.with_name(f"{out.name}.md")
-    trainer = open_run(run_dir, trust=trust)
+    trainer = open_run(run_dir, trust=trust, at=at)
     if trainer.network.recurrent:
         memory = memory_setting(trainer.config.network)
         raise ConfigError(f"{run_dir} has {memory}, and no format has memory; load_policy({str(run_dir)!r}) does.")
