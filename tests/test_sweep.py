@@ -17,6 +17,7 @@ from sweeps import SMALL, SWEPT, assert_same_run, records, table
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.cli import train as cli
+from stellaris_jax.cli.sweep import _warn_of_few
 from stellaris_jax.config.compose import SWEEP_SEEDS, compose_configs, load_sweep
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
@@ -250,3 +251,24 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         point.worked("compiled in 3 s")
         point.leave()
     assert out.getvalue().splitlines()[2:] == ["point 0: a scheduler was carried over", "point 0: compiling"]
+
+
+@pytest.mark.parametrize(
+    ("points", "told"), [([(1e-3, 3), (1e-4, 5)], True), ([(1e-3, 5), (1e-4, 5)], False), ([(1e-3, 1)] * 2, False)]
+)
+def test_settings_of_few_seeds_are_told_of_before_training(
+    points: list[tuple[float, int]], told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless there is one setting, with which nothing is compared."""
+    _warn_of_few([
+        load_config([f"algorithm.learning_rate={rate}", f"num_seeds={seeds}", f"seed={index}", f"run.dir=r{index}"])
+        for index, (rate, seeds) in enumerate(points)
+    ])  # fmt: skip
+    assert ("fewer than 5 seeds" in capsys.readouterr().err) == told
+
+
+def test_seeds_of_one_setting_in_several_points_count_together(capsys: pytest.CaptureFixture[str]) -> None:
+    _warn_of_few(
+        [load_config([f"algorithm.learning_rate={rate}", f"seed={seed}"]) for rate in (1e-3, 1e-4) for seed in range(5)]
+    )
+    assert not capsys.readouterr().err

@@ -324,6 +324,7 @@ def test_sixty_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for shown in ("312 (300 to 325)", "1,234,567 updates", "20,480,000 env steps", "4 of 32 groups", "occupancy 95 %"):
         assert shown in panel
     line = SharedDisplay(console, [10**6] * 40, {1, 2})
+    line.advanced(3, 250_000)
     line.advanced(3, 500_000)
     line.evaluated(3, 1234.5)
     shown = line.line().plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.base.commands import as_override
 from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.cli import program
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
 from stellaris_jax.config.tree import Config
@@ -60,6 +62,7 @@ def sweep(
             advice = "hydra.sweep.dir=PATH names another place"
             directory = plan.directory if named else reserved(plan.directory, advice)
             configs = lay_out(directory, configs, plan.overrides)
+            _warn_of_few(configs)
         try:
             with program.signalled():
                 live = any(config.executor == "live" for config in configs)  # their processes need all cores
@@ -78,6 +81,20 @@ def sweep(
         raise trouble
     if damaged:
         raise RunError(f"{len(damaged)} of {len(configs)} points are damaged: {', '.join(damaged)}.")
+
+
+def _warn_of_few(configs: Sequence[Config]) -> None:
+    """Say before training if settings are compared on fewer seeds than a verdict needs."""
+    seeds: dict[Config, int] = {}
+    for config in configs:
+        setting = config.replace(dict.fromkeys(("run.dir", "resume"), "") | {"seed": 0, "num_seeds": 1})
+        seeds[setting] = seeds.get(setting, 0) + config.num_seeds
+    if len(seeds) > 1 and min(seeds.values()) < FEWEST:
+        print(
+            f"Some settings have fewer than {FEWEST} seeds: reports show their returns, and decide nothing "
+            f"(num_seeds={FEWEST}, or further seeds later, let them).",
+            file=sys.stderr,
+        )
 
 
 def _reported(directory: Path) -> tuple[list[str], RunError | None]:
