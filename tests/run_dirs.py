@@ -78,7 +78,10 @@ def rewrite(run_dir: Path, curves: dict[int, list[float]]) -> None:
             "kind": "evaluation", "round": index, "env_steps": steps, "wall_seconds": steps / 1000,
             "simulated_seconds": steps / 100, "cost_usd": steps / 1e4, "eval_return_mean": None,
             "eval_return_ci95": None,
-            "per_seed": {"eval_return_mean": returns, "cost_usd": [steps / 1e4 * (1 + s) for s in range(len(returns))]},
+            "per_seed": {
+                "eval_return_mean": returns, "simulated_seconds": [steps / 100] * len(returns),
+                "cost_usd": [steps / 1e4 * (1 + s) for s in range(len(returns))],
+            },
         }
         for index, (steps, returns) in enumerate(curves.items(), start=1)
     ]  # fmt: skip

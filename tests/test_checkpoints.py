@@ -166,8 +166,19 @@ def test_one_nan_evaluation_does_not_lose_the_best_checkpoint(tmp_path: Path, mo
     train(load_config([f"resume={run_dir}", steps(8), "evaluation.points=8"]))
     assert {path.name for path in (run_dir / "checkpoints").iterdir()} == {"2", "8"}
     assert [open_run(run_dir, at=at).round for at in (None, BEST, 2)] == [8, 2, 2]
-    with pytest.raises(ConfigError, match="has no checkpoint of round 3; accepted: 2, 8, or best"):
+    with pytest.raises(ConfigError, match=r"has no checkpoint of round 3; accepted: 2, 8\."):
         open_run(run_dir, at=3)
+    shutil.rmtree(run_dir / "checkpoints" / "2")
+    with pytest.raises(ConfigError, match=r"was best at round 2, whose checkpoint is not there; accepted: 8\."):
+        open_run(run_dir, at=BEST)
+    (run_dir / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"no evaluation that says which round was best; accepted: 8\."):
+        open_run(run_dir, at=BEST)
+    for path in (run_dir / "checkpoints" / "8" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"8 is damaged .* other rounds may be intact"):
+        open_run(run_dir, at=8)
 
 
 def test_evaluate_and_export_take_the_best_checkpoint(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,27 @@ def test_equals_stepping_by_hand(action: str) -> None:
             np.testing.assert_array_equal(ours[:, n], np.asarray(theirs).astype(ours.dtype))
     assert [column.dtype for column in steps] == ["float32", "float32", "bool", "bool"]
     assert (steps.terminated & ~steps.truncated).any() and (steps.truncated & ~steps.terminated).any()
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v3", "BipedalWalker-v3"])
+def test_box2d_equals_stepping_by_hand(name: str) -> None:
+    pytest.importorskip("Box2D")
+    env = make(f"gymnasium/{name}", {})
+    assert isinstance(env, HostEnv)
+    actions = env.action_space.sample(np.random.default_rng(0), T * 2).reshape(T, 2, *env.action_space.shape)
+    steps = play(env.open(2, seed=11), actions)
+    for n in range(2):
+        hand = by_hand(gymnasium.make(name), 11 + n, [a if np.ndim(a) else int(a) for a in actions[:, n]])
+        for ours, theirs in zip(steps, zip(*hand, strict=True), strict=True):
+            np.testing.assert_array_equal(ours[:, n], np.asarray(theirs).astype(ours.dtype))
+
+
+def test_box2d_that_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for module in [module for module in sys.modules if module.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigError, match=r"pip install 'stellaris-jax\[box2d\]'"):
+        make("gymnasium/LunarLander-v3", {})
 
 
 def test_processes_do_what_one_process_does() -> None:

@@ -79,7 +79,7 @@ def test_seconds_and_costs_of_a_setting_have_an_interval_over_five_seeds(tmp_pat
         assert values["cost_usd_ci95"] == (pytest.approx(half) if seeds == 5 else None)
         texts.append({cell.heading: cell.text for cell in row_cells(values, row, None)})
     assert [text["cost"] for text in texts] == ["$0.90 ± 0.59", "$0.75"]
-    assert [text["simulated s"] for text in texts] == ["30.0 ± 0.0", "30.0"]
+    assert [text["simulated s"] for text in texts] == ["30.0 ± 0", "30.0"]
 
 
 def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:

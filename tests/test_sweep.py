@@ -242,9 +242,14 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue().count("\n") == 1
     now[0] = 110.0
     points[2].rounds([{"round": 1, "env_steps": 250}])
-    assert out.getvalue().splitlines()[1] == "1/4 points  25 %  100 steps/s  ETA 0:01:00  best 12.3 (point 2)"
+    assert out.getvalue().splitlines()[1] == "1/4 points  25 %  best 12.3 (point 2)", "no pace before a second report"
+    now[0] = 115.0
+    points[2].rounds([{"round": 2, "env_steps": 500}])
+    assert display.line().plain == "1/4 points  31 %  50 steps/s  ETA 0:01:50  best 12.3 (point 2)"
     display.finished(3)
-    assert display.line().plain == "2/4 points  75 %  900 steps/s  ETA 0:00:02  best 12.3 (point 2)"
+    assert display.line().plain == "2/4 points  81 %  50 steps/s  ETA 0:00:30  best 12.3 (point 2)", (
+        "it trained nothing"
+    )
     for point in points:
         point.note("a scheduler was carried over")
         point.working("compiling")
@@ -264,6 +269,21 @@ def test_settings_of_few_seeds_are_told_of_before_training(
         load_config([f"algorithm.learning_rate={rate}", f"num_seeds={seeds}", f"seed={index}", f"run.dir=r{index}"])
         for index, (rate, seeds) in enumerate(points)
     ])  # fmt: skip
+    assert ("fewer than 5 seeds" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ([f"system={system} num_seeds=3 seed={seed}" for system in ("async", "sync") for seed in (0, 1)], True),
+        ([f"system={system} num_seeds=3 seed={seed}" for system in ("async", "sync") for seed in (0, 2)], False),
+        (["run.progress=true", "run.progress=false"], False),
+    ],
+)
+def test_seeds_count_once_and_settings_are_those_of_reports(
+    keys: list[str], told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _warn_of_few([load_config(key.split()) for key in keys])
     assert ("fewer than 5 seeds" in capsys.readouterr().err) == told
 
 

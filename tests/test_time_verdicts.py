@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+import yaml
 from commands import call
 from run_dirs import make_run, rewrite
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.report.results import AREA, Measure, compare_settings, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
-from stellaris_jax.report.verdicts import Question, Setting
+from stellaris_jax.report.sweep import sweep_row
+from stellaris_jax.report.verdicts import Question, Setting, is_value
 
 SECONDS = Measure("simulated_seconds", 5.0)
 """Seconds to a return of 5; they are hundredths of the env steps."""
@@ -80,7 +85,7 @@ def test_report_of_times_to_a_return(tmp_path: Path) -> None:
     assert [line[5:8] for line in columns[1:]] == [["5", "of", "5"]] * 2 + [["4", "of", "5"]]
     assert "least" in lines[1] and "the setting" in lines[0] and "least" not in lines[0] + lines[2]
     assert "simulated seconds to 5.00, geometric mean of the ratios" in done.stdout
-    assert "All seeds of all settings reach a return of 0" in done.stdout
+    assert "All 15 seeds that have a result reach a return of 0." in done.stdout
     page = (sweep / "report.html").read_text()
     assert "this / best" in page and "one is within the interval" in page
     for asked, told in (
@@ -97,3 +102,78 @@ def test_runs_of_several_directories_are_named_with_theirs(tmp_path: Path) -> No
         place(tmp_path / name, "0", [2, 3, 3, 2, 4], lag)
     done = call("report.py", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "page.html")
     assert "one/0" in done.stdout and "two/0" in done.stdout
+
+
+def test_reachable_returns_are_of_each_environment_and_of_results_alone(tmp_path: Path) -> None:
+    for number, (env, firsts) in enumerate({"x": [2, 3], "y": [20, 2]}.items()):
+        run = place(tmp_path, str(number), firsts, number)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        (run / "config.yaml").write_text(yaml.safe_dump({**config, "env": {"name": env}}))
+    (tmp_path / "2").mkdir()
+    shutil.copy(tmp_path / "0" / "config.yaml", tmp_path / "2" / "config.yaml")
+    done = call("report.py", tmp_path, "--threshold", 7)
+    assert "All 2 seeds that have a result reach a return of 9.00 on x." in done.stdout, done.stderr
+    assert "All 2 seeds that have a result reach a return of 0 on y." in done.stdout
+    refused = call("report.py", tmp_path, "--against", "env=x")
+    assert refused.returncode == 2 and "is of none of the compared settings" in refused.stderr
+    assert "env=" not in refused.stderr.partition("accepted")[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [(1e-3, "0.001", True), (1e-3, "1e-3", True), (1e-3, "1e-4", False), (True, "True", True), (True, "1", False),
+     (None, "null", True), (None, "none", True), (8, "8.0", True), ("gae", "gae", True), ("gae", "8", False),
+     ([64, 64], "[64, 64]", True)],
+)  # fmt: skip
+def test_a_reference_is_named_in_any_form_of_its_value(value: Any, text: str, same: bool) -> None:
+    assert is_value(value, text) == same
+
+
+def test_an_ambiguous_short_key_names_no_setting(tmp_path: Path) -> None:
+    """Columns of such keys have their whole keys for headings."""
+    runs = []
+    for number, (first, second) in enumerate([(1, 1), (1, 2), (2, 1), (2, 2)]):
+        run = place(tmp_path, str(number), [2] * 5, 0)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        (run / "config.yaml").write_text(yaml.safe_dump({**config, "a": {"x": first}, "b": {"x": second}}))
+        runs.append(read_run(run))
+    rows = compare_settings(group_replicates(runs))
+    with pytest.raises(ConfigError, match=r"--against=x=1 .* such as a\.x=1, b\.x=1"):
+        Question(against=Setting("x", "1")).judged(rows)
+    assert [row.is_top for row in Question(against=Setting("a.x", "1")).judged(rows)] == [True, True, False, False]
+
+
+def test_what_differs_along_with_the_key_is_named(tmp_path: Path) -> None:
+    """A learning rate that follows from the system is no column of its own."""
+    for number, (system, rate) in enumerate({"sync": 1e-3, "async": 1e-4}.items()):
+        run = place(tmp_path, str(number), [2] * 5, 0, rate)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        (run / "config.yaml").write_text(yaml.safe_dump({**config, "system": {"name": system}}))
+    done = call("report.py", tmp_path, "--against", "system=sync")
+    assert "With system these differ, too: algorithm.learning_rate." in done.stdout, done.stderr
+
+
+def test_clocks_that_are_means_over_seeds_have_no_interval(tmp_path: Path) -> None:
+    """As in records of early versions: all seeds of a run would have the same seconds."""
+    runs = [place(tmp_path, str(lag), firsts, lag) for lag, firsts in enumerate([[2, 3, 3, 2, 4], [6, 7, 7, 6, 8]])]
+    for run in runs:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["per_seed"] = {"eval_return_mean": line["per_seed"]["eval_return_mean"]}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = compare_settings(group_replicates(list(map(read_run, runs))))
+    assert not any(row.comparison for row in Question(SECONDS).judged(rows))
+    assert any(row.comparison for row in Question(Measure("env_steps", 5.0)).judged(rows))
+    assert sweep_row(rows[0])["cost_usd_ci95"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a" * 300], ["sweep", "--against", "b" * 300], ["sweep", "--out", "c" * 300], ["sweep", "--against", ""]],
+)
+def test_paths_that_no_file_can_have(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(tmp_path / "sweep", "0", [2] * 5)
+    monkeypatch.chdir(tmp_path)
+    refused = call("report.py", *arguments)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "must be a path" in refused.stderr

@@ -10,7 +10,6 @@ load_policy of stellaris_jax takes each of them, as it takes the directory of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
@@ -21,11 +20,14 @@ from stellaris_jax.policies.export.artefact import ENDINGS
 def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
     parser = program.Parser("export", __doc__)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="directory of the run")
+    parser.add_argument("run_dir", type=program.path, metavar="RUN_DIR", help="directory of the run")
     parser.add_argument("--to", required=True, choices=list(ENDINGS), help="format of the file")
     endings = ", ".join(ENDINGS.values())
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"by default RUN_DIR/policy with the format's ending ({endings})"
+        "--out",
+        type=program.path,
+        metavar="FILE",
+        help=f"by default RUN_DIR/policy with the format's ending ({endings})",
     )
     parser.add_argument("--seed", type=program.seed, metavar="N", help="trained seed (by default the first)")
     program.add_round(parser)

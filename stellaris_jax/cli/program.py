@@ -28,6 +28,8 @@ SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """Standard streams by their numbers, and how the null device takes their places where they are closed."""
+LONGEST_NAME = 255
+"""Bytes of the longest name of a file, on Linux and macOS."""
 COLLECT_AFTER = (50_000, 20, 100)
 """Garbage collection thresholds, in objects and in younger collections, for Python's three generations."""
 
@@ -77,7 +79,7 @@ def at_least(low: int) -> Callable[[str], int]:
     """Type for `add_argument`: an integer that is not below `low`."""
 
     def integer(text: str) -> int:
-        if not text.removeprefix("-").isdecimal() or len(text) > 18 or int(text) < low:
+        if not (text.isascii() and text.removeprefix("-").isdecimal()) or len(text) > 18 or int(text) < low:
             raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {text!r}")
         return int(text)
 
@@ -94,7 +96,12 @@ def seed(text: str) -> int:
 
 def kept_round(text: str) -> int | str:
     """Type for `add_argument`: a round, or `best`."""
-    return text if text == "best" else at_least(0)(text)
+    if text == "best":
+        return text
+    try:
+        return at_least(0)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"must be the number of a round, or best, not {text!r}") from None
 
 
 def add_round(parser: argparse.ArgumentParser) -> None:
@@ -115,9 +122,11 @@ def finite(text: str) -> float:
 
 
 def path(text: str) -> Path:
-    """Type for `add_argument`: a path that is not empty; Python would take an empty one for the current folder."""
+    """Type for `add_argument`: a path, not empty, which Python would take for the current folder, and not too long."""
     if not text:
         raise argparse.ArgumentTypeError("must be a path, such as . for the current folder, not ''")
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in Path(text).parts):
+        raise argparse.ArgumentTypeError(f"must be a path whose names have at most {LONGEST_NAME} bytes")
     return Path(text)
 
 

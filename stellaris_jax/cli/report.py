@@ -13,6 +13,7 @@ stellaris-jax report results/stellaris                    the page of a study: i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +37,11 @@ TIMES = {"steps": "env_steps", "seconds": "simulated_seconds", "dollars": "cost_
 def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
     parser = program.Parser("report", __doc__)
-    parser.add_argument("places", nargs="+", type=Path, metavar="DIR", help="directories of runs, or of sweeps")
+    parser.add_argument("places", nargs="+", type=program.path, metavar="DIR", help="directories of runs, or of sweeps")
     of_one, of_many = f"DIR/{NAME} of one directory", f"{NAME} of several"
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}")
+    parser.add_argument(
+        "--out", type=program.path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}"
+    )
     threshold_help = "return; the table then shows what reaching it takes"
     parser.add_argument("--threshold", type=program.finite, metavar="X", help=threshold_help)
     margin_help = "loss of return that counts as none; the tables then say which settings are shown to be within it"
@@ -52,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
         "what settings are compared with, in place of the best one: the setting of a run, or with KEY=VALUE, for each "
         "one that which differs from it in this key alone, such as lag=0"
     )
-    parser.add_argument("--against", metavar="DIR|KEY=VALUE", help=against_help)
+    parser.add_argument("--against", type=_reference, metavar="DIR|KEY=VALUE", help=against_help)
     parser.add_argument(
         "--rounds", type=_rounds, default=[], metavar="A-B,C", help="for one run: rounds whose timelines are drawn"
     )
@@ -99,11 +102,16 @@ def _question(arguments: argparse.Namespace) -> Question:
     against: Path | Setting | None = None
     if arguments.against is not None:
         key, is_setting, value = arguments.against.partition("=")
-        named = is_setting and not Path(arguments.against).is_dir()
-        against = Setting(key, value) if named else Path(arguments.against)
+        is_run = os.path.isfile(os.path.join(arguments.against, "config.yaml"))
+        against = Setting(key, value) if is_setting and not is_run else program.path(arguments.against)
     clock = TIMES.get(arguments.measure)
     measure = Measure(arguments.measure) if clock is None else Measure(clock, arguments.threshold)
     return Question(measure, against, arguments.margin, arguments.threshold)
+
+
+def _reference(text: str) -> str:
+    """Type for `add_argument`: a path, or KEY=VALUE."""
+    return text if "=" in text else str(program.path(text))
 
 
 def _rounds(text: str) -> list[range]:

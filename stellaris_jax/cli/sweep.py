@@ -13,6 +13,7 @@ from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.cli import program
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
+from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.execute.loading import checked
@@ -85,11 +86,14 @@ def sweep(
 
 def _warn_of_few(configs: Sequence[Config]) -> None:
     """Say before training if settings are compared on fewer seeds than a verdict needs."""
-    seeds: dict[Config, int] = {}
+    from stellaris_jax.report.runs import setting_of
+
+    seeds: dict[str, set[int]] = {}
     for config in configs:
-        setting = config.replace(dict.fromkeys(("run.dir", "resume"), "") | {"seed": 0, "num_seeds": 1})
-        seeds[setting] = seeds.get(setting, 0) + config.num_seeds
-    if len(seeds) > 1 and min(seeds.values()) < FEWEST:
+        seeds.setdefault(setting_of(flatten(plain(config))), set()).update(
+            range(config.seed, config.seed + config.num_seeds)
+        )
+    if len(seeds) > 1 and min(map(len, seeds.values())) < FEWEST:
         print(
             f"Some settings have fewer than {FEWEST} seeds: reports show their returns, and decide nothing "
             f"(num_seeds={FEWEST}, or further seeds later, let them).",

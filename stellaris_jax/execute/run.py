@@ -215,15 +215,18 @@ def open_run(
 
 def _kept(run_dir: Path, rounds: list[int], at: int | str) -> int:
     """Round of a checkpoint that was kept. Raises ConfigError if there is none."""
-    evaluations = read_run(run_dir, lambda message: None).evaluations if at == BEST else []
+    accepted = f"accepted: {', '.join(map(str, rounds)) or 'none, for no checkpoint was kept'}."
+    if at != BEST:
+        if at not in rounds:
+            raise ConfigError(f"{run_dir} has no checkpoint of round {at}; {accepted}")
+        return int(at)
+    evaluations = read_run(run_dir, warn_on_stderr).evaluations
     returns = {row["round"]: row["eval_return_mean"] for row in evaluations if row["eval_return_mean"] is not None}
-    scored = [round_ for round_ in rounds if round_ in returns]
-    found = max(scored, key=lambda round_: (returns[round_], round_), default=None) if at == BEST else at
+    if not returns:
+        raise ConfigError(f"{run_dir} has no evaluation that says which round was best; {accepted}")
+    found = max(returns, key=lambda round_: (returns[round_], round_))
     if found not in rounds:
-        kept = ", ".join(map(str, rounds)) or "no round"
-        raise ConfigError(
-            f"{run_dir} has no checkpoint of round {at}; accepted: {kept}, or {BEST} where evaluations are."
-        )
+        raise ConfigError(f"{run_dir} was best at round {found}, whose checkpoint is not there; {accepted}")
     return int(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
-from stellaris_jax.report.runs import Run, is_compared
+from stellaris_jax.report.runs import Run, setting_of
 from stellaris_jax.telemetry.integrity import has_identity, run_identity
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
@@ -67,8 +66,7 @@ def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:
     Args:
       configs: flat configurations of the points.
     """
-    compared = [{key: value for key, value in config.items() if is_compared(key)} for config in configs]
-    keys = [json.dumps(values, default=str) for values in compared]
+    keys = list(map(setting_of, configs))
     return [f"{keys.index(key)} {run_identity(config)}" for key, config in zip(keys, configs, strict=True)]
 
 

@@ -47,7 +47,7 @@ class Measure(NamedTuple):
         """Value of a seed: more is better. The logarithm of a clock with a minus; NaN for a seed that lacks it."""
         if self.threshold is None:
             return seed.area if self == AREA else seed.final
-        way = seed.until(self.name, self.threshold)
+        way = seed.until(self.name, self.threshold) if seed.has_own(self.name) else math.nan
         return -math.log(way) if math.isfinite(way) and way > 0 else math.nan
 
 
@@ -79,9 +79,19 @@ class SeedResult:
     area: float
     curves: dict[str, Curve]
 
+    def has_own(self, clock: str) -> bool:
+        """Whether a clock is the seed's; runs of earlier versions have only the mean of some over their seeds."""
+        rows, shared = self.run.evaluations, ("env_steps", LEARNED)
+        return (
+            clock in shared
+            or not rows
+            or len(rows[-1]["per_seed"]["eval_return_mean"]) == 1
+            or all(clock in row["per_seed"] for row in rows)
+        )
+
     def spent(self, clock: str) -> float:
-        """Value of a clock at the last evaluation; NaN without a curve."""
-        x = self.curves[clock][0] if self.curves else np.empty(0)
+        """Value of a clock at the last evaluation; NaN without a curve, or a clock of its own."""
+        x = self.curves[clock][0] if self.curves and self.has_own(clock) else np.empty(0)
         return float(x[-1]) if len(x) else math.nan
 
     def until(self, clock: str, threshold: float) -> float:

@@ -41,6 +41,11 @@ def is_compared(key: str) -> bool:
     return key not in ("seed", "num_seeds") and not key.startswith("run.") and not key.endswith("_options")
 
 
+def setting_of(config: dict[str, Any]) -> str:
+    """Text that equal settings have in common, whatever their seeds, of a flat configuration."""
+    return json.dumps({key: value for key, value in config.items() if is_compared(key)}, default=str)
+
+
 @dataclass(frozen=True)
 class Run:
     """Contents of a run directory.

@@ -283,10 +283,10 @@ def way_cells(values: dict[str, Any], threshold: float) -> list[TableCell]:
 
 
 def _spent(values: dict[str, Any], clock: str) -> str:
-    """Seconds or dollars of a whole run; half of their interval has as many decimals."""
+    """Seconds or dollars of a whole run, with half of their interval."""
     text = dollars(values[clock]) if clock == "cost_usd" else number(values[clock])
     half = values[f"{clock}_ci95"]
-    return text if half is None else f"{text} ± {half:,.{len(text.partition('.')[2])}f}"
+    return text if half is None else f"{text} ± {significant(half, 2)}"
 
 
 def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
-from stellaris_jax.report.results import AREA, LAST, Measure, Row, at_the_edge, compared_with, verdict
+from stellaris_jax.report.results import AREA, ENV, LAST, Measure, Row, at_the_edge, compared_with, verdict
 from stellaris_jax.report.robust import Difference
-from stellaris_jax.report.runs import short
+from stellaris_jax.report.runs import is_compared, short
 from stellaris_jax.report.sweep import headings, sweep_row, way_cells
 from stellaris_jax.report.table import print_sentence, print_table
 from stellaris_jax.telemetry.format import over_seeds, significant, value_text
@@ -47,21 +47,47 @@ class Setting(NamedTuple):
     def __str__(self) -> str:
         return f"{self.key}={self.value}"
 
-    def key_of(self, row: Row) -> str | None:
-        """Whole key in a row; None if it is not one of those in which settings differ."""
-        return next((key for key in row.group.values if self.key in (key, short(key))), None)
+    def key_in(self, rows: Sequence[Row]) -> str | None:
+        """Whole key; None if it is not one of those in which settings differ, or the short form of several."""
+        keys = dict.fromkeys(key for row in rows for key in row.group.values if key != ENV)
+        shown = [key for key in keys if short(key) == self.key]
+        return self.key if self.key in keys else shown[0] if len(shown) == 1 else None
 
     def reference(self, row: Row, rows: Sequence[Row]) -> Row | None:
         """Row that differs from another in this key alone, and has this value of it."""
-        key = self.key_of(row)
+        key = self.key_in(rows)
+
+        def others(one: Row) -> dict[str, Any]:
+            return {name: value for name, value in one.group.values.items() if name != key}
+
         if key is None:
             return None
-        wanted = {**_texts(row), key: self.value}
-        return next((other for other in rows if _texts(other) == wanted), None)
+        twins = (other for other in rows if others(other) == others(row))
+        return next((other for other in twins if is_value(other.group.values.get(key), self.value)), None)
+
+    def goes_along(self, rows: Sequence[Row]) -> list[str]:
+        """Keys of other sections that differ as well from the references, such as learning rates of a preset."""
+        along: dict[str, None] = {}
+        section = (self.key_in(rows) or "").partition(".")[0]
+        for row in rows:
+            reference = self.reference(row, rows)
+            if reference is not None:
+                ours, theirs = (side.group.runs[0].settings for side in (row, reference))
+                differ = [name for name in {*ours, *theirs} if is_compared(name) and ours.get(name) != theirs.get(name)]
+                along |= dict.fromkeys(name for name in differ if name.partition(".")[0] != section)
+        return sorted(along)
 
 
-def _texts(row: Row) -> dict[str, str]:
-    return {key: value_text(value) for key, value in row.group.values.items()}
+def is_value(value: Any, text: str) -> bool:
+    """Whether a text stands for a value, in any of its forms: `1e-3` and `0.001`, `none` and `null`."""
+    if text in (value_text(value), str(value)):
+        return True
+    if value is None or isinstance(value, bool):
+        return text.lower() in ({"none", "null"} if value is None else {str(value).lower()})
+    try:
+        return isinstance(value, int | float) and float(text) == value
+    except ValueError:
+        return False
 
 
 class Question(NamedTuple):
@@ -134,11 +160,12 @@ class Question(NamedTuple):
     def _by_setting(self, setting: Setting, rows: Sequence[Row]) -> Callable[[Row], Row | None]:
         found = {row.label: setting.reference(row, rows) for row in rows}
         if not any(found.values()):
-            columns = [f"{name}={text}" for row in rows for name, text in headings(row.group).items()]
-            choices = ", ".join([*dict.fromkeys(columns)][:MOST_CHOICES])
+            columns = [item for row in rows for item in headings(row.group).items() if item[0] not in (ENV, short(ENV))]
+            columns.sort(key=lambda item: item[0] != setting.key)
+            choices = ", ".join([*dict.fromkeys(f"{name}={text}" for name, text in columns)][:MOST_CHOICES])
             raise ConfigError(
-                f"--against={setting} is of none of the compared settings; accepted: the directory of a run, or a "
-                f"value of a column, such as {choices}."
+                f"--against={setting} is of none of the compared settings; accepted: the directory of a run"
+                + (f", or a value of a column, such as {choices}." if choices else ".")
             )
         return lambda row: found[row.label]
 
@@ -217,35 +244,46 @@ def print_verdicts(console: Console, rows: Sequence[Row], question: Question = B
     names = [name for row in rows for name in headings(row.group)]
     places = {run.path.resolve() for row in rows for run in row.group.runs}
     alike = len({place.name for place in places}) < len(places)
-    cells = [_cells(row, question, alike) for row in rows]
+    cells = [_cells(row, question, alike, compared) for row in rows]
     print_table(console, "Is it the setting or the noise?", cells, names=names)
     if compared:
         print_sentence(console, question.about)
         print_sentence(console, question.reading)
+    elif question.measure.is_time:
+        print_sentence(console, "Nothing is compared: all seeds of two settings must get there, at an expense above 0.")
+    if isinstance(question.against, Setting) and (along := question.against.goes_along(rows)):
+        print_sentence(console, f"With {question.against.key} these differ, too: {', '.join(along)}.")
     for sentence in at_the_edge(rows, question.measure):
         print_sentence(console, sentence)
     if question.threshold is not None and any(row.reached(question.threshold) != len(row.seeds) for row in rows):
-        print_sentence(console, _reachable(rows))
+        for sentence in _reachable(rows):
+            print_sentence(console, sentence)
 
 
-def _reachable(rows: Sequence[Row]) -> str:
-    """Sentence on the highest return that all seeds reach, rounded down to three digits."""
-    highest = [
-        max(seed.curves["env_steps"][1], default=-np.inf) for row in rows for seed in row.seeds.values() if seed.curves
-    ]
-    common = min(highest, default=-np.inf)
-    if not np.isfinite(common):
-        return "Not all seeds have evaluations."
-    step = 10.0 ** (np.floor(np.log10(abs(common))) - 2) if common else 1.0
-    return f"All seeds of all settings reach a return of {significant(step * np.floor(common / step))}."
+def _reachable(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the highest return that all seeds with a result reach, rounded down to three digits."""
+    highest: dict[str, list[float]] = {}
+    for row in rows:
+        for seed in row.seeds.values():
+            highest.setdefault(row.env, []).append(max(seed.curves["env_steps"][1]) if seed.curves else -np.inf)
+    sentences = []
+    for env, values in highest.items():
+        common = min(values)
+        if np.isfinite(common):
+            step = 10.0 ** (np.floor(np.log10(abs(common))) - 2) if common else 1.0
+            where = f" on {env}" if len(highest) > 1 else ""
+            shown = significant(step * np.floor(common / step))
+            sentences.append(f"All {len(values)} seeds that have a result reach a return of {shown}{where}.")
+    return sentences
 
 
-def _cells(row: Row, question: Question, alike: bool) -> dict[str, str]:
+def _cells(row: Row, question: Question, alike: bool, compared: bool) -> dict[str, str]:
     """Cells of a row; its runs are named with their folder if names are alike."""
     gap = question.shown(row.comparison) if row.comparison else None
     area = question.measure == AREA
     values = row.measured(AREA if area else LAST)
     standing = "reference" if question.against else "least" if question.measure.is_time else "highest mean"
+    standing = standing if compared else ""
     ends = f"{significant(gap.low)} to {significant(gap.high)}" if gap and np.isfinite(gap.low) else ""
     runs = [f"{run.path.parent.name}/{run.path.name}" if alike else run.path.name for run in row.group.runs]
     cells = {

@@ -218,6 +218,11 @@ class Checkpoints:
             except OtherSettings:
                 raise
             except Exception as error:  # a damaged file can make the reader raise anything
+                if self.only is not None:
+                    place = self.directory / str(candidate)
+                    raise CheckpointError(
+                        f"{place} is damaged ({_reason(error)}); other rounds may be intact."
+                    ) from error
                 damaged.append(candidate)
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue

@@ -53,7 +53,9 @@ class SharedDisplay:
         self.reached = {point: steps[point] for point in done}
         self.best: tuple[float, int] | None = None
         self.work = "starting" if len(self.done) < len(steps) else ""
-        self._first: tuple[float, int] | None = None
+        self._began: float | None = None
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
         self._shown: set[str] = set()
         self._lock = threading.Lock()
         self._last_line = time.monotonic()
@@ -70,7 +72,7 @@ class SharedDisplay:
     def line(self) -> Text:
         """Current state of all points."""
         reached, total = sum(list(self.reached.values())), sum(self.steps)
-        pace = self._pace(reached)
+        pace = self._pace()
         parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / total if total else 1.0)]
         if self.work:
             parts.append(self.work)
@@ -89,19 +91,23 @@ class SharedDisplay:
             self.reached[point] = min(steps, self.steps[point])
             if steps:
                 self.work = ""
-                if self._first is None:
-                    self._first = time.monotonic(), sum(self.reached.values())
+                self._began = time.monotonic() if self._began is None else self._began
+                self._first.setdefault(point, self.reached[point])
+                self._last[point] = self.reached[point]
             due = self._live is None and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS
             if due:
                 self._last_line = time.monotonic()
         if due:
             self._print(self.line())
 
-    def _pace(self, reached: int) -> float:
-        """Steps a second since the first steps were reported, so that compilation does not count; 0 before more are."""
-        second, steps = self._first or (0.0, reached)
-        seconds = time.monotonic() - second
-        return (reached - steps) / seconds if seconds > 0 else 0.0
+    def _pace(self) -> float:
+        """Steps a second since the first steps were reported; 0 before more are.
+
+        Neither the first compilation counts, nor steps of points that were resumed or failed.
+        """
+        trained = sum(self._last[point] - first for point, first in list(self._first.items()))
+        seconds = 0.0 if self._began is None else time.monotonic() - self._began
+        return trained / seconds if seconds > 0 else 0.0
 
     def evaluated(self, point: int, value: float | None) -> None:
         """Record the return of an evaluation of a point."""
@@ -123,7 +129,7 @@ class SharedDisplay:
         """
         if self._live is None:
             self.note(text, point)
-        elif self._first is None:
+        elif self._began is None:
             self.work = text
 
     def note(self, text: str, point: int | None = None) -> None:

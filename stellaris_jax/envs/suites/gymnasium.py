@@ -116,7 +116,8 @@ class GymnasiumEnv:
             env = self._make()
         except Exception as error:  # third-party environments may raise anything
             given = f" with env.kwargs={shown(kwargs)}" if kwargs else ""
-            raise ConfigError(f"env.name={self.name} cannot be made{given} ({raised(error)}).") from error
+            extra = "; pip install 'stellaris-jax[box2d]'" if "gymnasium[box2d]" in str(error) else ""
+            raise ConfigError(f"env.name={self.name} cannot be made{given} ({raised(error)}){extra}.") from error
         self._given, self._taken = env.observation_space, env.action_space
         self.steps_per_second = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
         env.close()

@@ -93,6 +93,8 @@ def write_page(
     """
     if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
         _check_compares(question, f"{places[0]} is a study")
+        if rounds:
+            raise ConfigError(f"--rounds is of the page of one run; {places[0]} is a study.")
         name = places[0].resolve().name
         page, notes = study.content(places[0], out)
         write_atomically(out, document(name, page, study.STYLE))
@@ -121,8 +123,9 @@ def write_page(
 
 def _check_compares(question: Question, otherwise: str) -> None:
     """Raise ConfigError for a question about differences where nothing is compared."""
-    if question._replace(threshold=None) != BEST_ROW:
-        raise ConfigError(f"--measure, --against and --margin compare settings, but {otherwise}; name a sweep.")
+    if question != BEST_ROW:
+        options = "--threshold, --measure, --against and --margin"
+        raise ConfigError(f"{options} compare settings, but {otherwise}; name a sweep.")
 
 
 def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, question: Question) -> str:

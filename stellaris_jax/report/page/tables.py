@@ -53,7 +53,7 @@ def _about(rows: Sequence[Row], threshold: float | None) -> str:
     reached = [row for row in rows if row.reached(threshold)]
     explanation = (
         f"Steps, seconds and dollars until a return of {significant(threshold)}: medians over seeds of the first "
-        "evaluation that reaches it. A dash means that at least half of the seeds never do."
+        "evaluation that reaches it. A dash means that at least half of the seeds never do, or that there is no result."
     )
     return about + meaning + paragraph(explanation, "" if reached else "No seed of any setting has ever reached it.")
 
