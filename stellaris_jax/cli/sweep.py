@@ -62,8 +62,8 @@ def sweep(
             named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
             advice = "hydra.sweep.dir=PATH names another place"
             directory = plan.directory if named else reserved(plan.directory, advice)
-            configs = lay_out(directory, configs, plan.overrides)
             _warn_of_few(configs)
+            configs = lay_out(directory, configs, plan.overrides)
         try:
             with program.signalled():
                 live = any(config.executor == "live" for config in configs)  # their processes need all cores
