@@ -202,8 +202,7 @@ def sweep_row(row: Row, threshold: float | None = None) -> dict[str, Any]:
         "area": _defined(mean_ci95([seed.area for seed in row.seeds.values()])[0]),
     }
     if threshold is not None:
-        values["threshold_seeds"] = row.reached(threshold)
-        values |= {f"threshold_{clock}": row.until(clock, threshold) for clock in PRICES}
+        values |= way(row, threshold)
     lost = len(row.group.runs) - len(done)
     values |= {"mark": row.mark, "seeds": len(returns), "failed": lost, "incomplete": len(row.incomplete)}
     if row.incomplete:
@@ -270,8 +269,15 @@ def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list
     ]
 
 
+def way(row: Row, threshold: float) -> dict[str, Any]:
+    """Seeds that reached a return, and medians over seeds of the clocks at that time."""
+    return {"threshold_seeds": row.reached(threshold)} | {
+        f"threshold_{clock}": row.until(clock, threshold) for clock in PRICES
+    }
+
+
 def way_cells(values: dict[str, Any], threshold: float) -> list[TableCell]:
-    """Cells on the way to a return, of a row as `sweep_row` returns it."""
+    """Cells on the way to a return, of what `way` returns and the number of `seeds`."""
     seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
     reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
     return [

@@ -15,7 +15,7 @@ from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.results import AREA, ENV, LAST, Measure, Row, at_the_edge, compared_with, verdict
 from stellaris_jax.report.robust import Difference
 from stellaris_jax.report.runs import is_compared, short
-from stellaris_jax.report.sweep import headings, sweep_row, way_cells
+from stellaris_jax.report.sweep import headings, way, way_cells
 from stellaris_jax.report.table import print_sentence, print_table
 from stellaris_jax.telemetry.format import over_seeds, significant, value_text
 
@@ -307,4 +307,4 @@ def _way(row: Row, threshold: float | None) -> dict[str, str]:
     """Cells on the way to a return."""
     if threshold is None:
         return {}
-    return {cell.heading: cell.text for cell in way_cells(sweep_row(row, threshold), threshold)}
+    return {cell.heading: cell.text for cell in way_cells({**way(row, threshold), "seeds": len(row.seeds)}, threshold)}
