@@ -131,7 +131,8 @@ def test_claims_of_asynchrony(study: Study) -> None:
         "sort",
         "countdown",
     }
-    for figure in ("admission", "flight", "mismatch", "tasks"):
+    assert len(verdicts(figures.young(study))) == 3 * (5 + 4 + 3), "each against fresh ones, no correction, the clip"
+    for figure in ("admission", "flight", "mismatch", "tasks", "young"):
         assert study.picture(figure).is_file() and (study.results / f"figure_{figure}.csv").is_file()
 
 

@@ -126,9 +126,11 @@ SIZES = {
 }
 """Transformers by their approximate number of parameters."""
 PRECISIONS = {name: (f"system.actor_precision={name}",) for name in ("bfloat16", "int8")}
-METHOD, MISMATCH, OTHERS, FLIGHT, ADMISSION, SCALE = "methods", "mismatch", "tasks", "in flight", "admission", "scale"
+METHOD, YOUNG, MISMATCH, OTHERS = "methods", "young", "mismatch", "tasks"
+FLIGHT, ADMISSION, SCALE = "in flight", "admission", "scale"
 QUESTIONS = {
     METHOD: Question((ADDITION,), 400, tuple(METHODS), LEVELS, {"": ()}, _late),
+    YOUNG: Question((ADDITION,), 400, (NONE, CLIP, GSPO, TIS, DECOUPLED), (1, 2, 4), {"": ()}, _late),
     MISMATCH: Question((ADDITION,), 400, (NONE, CLIP, TIS, ICEPOP), (0, 8), PRECISIONS, _late),
     OTHERS: Question((SORT, COUNTDOWN), 400, (NONE, CLIP, GSPO, TIS, M2PO, DECOUPLED), (0, 64), {"": ()}, _late),
     FLIGHT: Question(

@@ -27,6 +27,7 @@ from studies.tokens.cells import (
     TASKS,
     WAIT,
     WHOLE,
+    YOUNG,
 )
 from studies.tokens.judged import Judged
 from studies.tokens.measures import MARGIN
@@ -47,15 +48,31 @@ def tasks(study: Study) -> list[Claim] | None:
     )
 
 
-def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
-    """Claims on each method by level, and beside no correction and PPO's clip."""
-    judged = Judged(study, question)
+def young(study: Study) -> list[Claim] | None:
+    """Completions of one to four updates ago, as asynchronous language-model trainers have them."""
+    title = "One to four updates old: share right over the run, less PPO's clip on fresh completions"
+    return _compared(study, YOUNG, "young", title, fresh=METHOD)
+
+
+def _compared(study: Study, question: str, figure: str, title: str, fresh: str = "") -> list[Claim] | None:
+    """Claims on each method by level, and beside no correction and PPO's clip.
+
+    Args:
+      study: directories.
+      question: the question.
+      figure: name of its figure.
+      title: title of the picture.
+      fresh: question that has the methods on fresh completions; `question` itself by default.
+    """
+    fresh = fresh or question
+    judged = Judged(study, *dict.fromkeys((fresh, question)))
     if not judged.tasks:
         return None
-    names, late = QUESTIONS[question].methods, QUESTIONS[question].levels[1:]
+    names, late = QUESTIONS[question].methods, [level for level in QUESTIONS[question].levels if level > 0]
     claims: list[Claim] = []
     for task in judged.tasks:
-        at = {(name, level): judged.at(question, task, name, level) for name in names for level in (0, *late)}
+        at = {(name, level): judged.at(question, task, name, level) for name in names for level in late}
+        at |= {(name, 0): judged.at(fresh, task, name, 0) for name in names}
         claims += [
             _more(f"{task}: {name} learns more from fresh completions than from those {level} updates old",
                   at[name, 0], at[name, level])
@@ -66,7 +83,7 @@ def _compared(study: Study, question: str, figure: str, title: str) -> list[Clai
             for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
         ]  # fmt: skip
     judged.table(study, figure, question)
-    judged.draw(study, figure, question, AGE, title, fresh=question)
+    judged.draw(study, figure, question, AGE, title, fresh=fresh)
     return claims
 
 
@@ -167,6 +184,7 @@ FIGURES: dict[str, Figure] = {
     "admission": admission,
     "mismatch": mismatch,
     "tasks": tasks,
+    "young": young,
     "published": claimed,
     "scale": scale.scale,
 }

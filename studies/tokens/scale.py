@@ -20,7 +20,9 @@ def scale(study: Study) -> list[Claim] | None:
     (task,) = about.tasks
     if study.envs is not None and task not in study.envs:
         return None
-    runs = outcomes(at_rates(places(SCALE), RATES), SEEDS, study)
+    sizes = [*SIZES]
+    small_first = sorted(places(SCALE), key=lambda place: sizes.index(place.method.partition(", ")[2]))
+    runs = outcomes(at_rates(small_first, RATES), SEEDS, study)
 
     def at(method: str, size: str, level: int) -> list[float]:
         """Areas of all rates and seeds, in one order."""
