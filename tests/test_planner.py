@@ -98,6 +98,19 @@ def test_what_depends_on_a_round_is_not_planned_before_it() -> None:
     assert adaptive.round == 1 and adaptive.schedule.timelines[0].state() == adaptive.schedule.states[0]
 
 
+@pytest.mark.parametrize("lag", [1, 20, 40])
+def test_all_chunks_have_one_shape(lag: int) -> None:
+    """Actors that are many batches ahead roll them all at once when their version leaves the ring."""
+    independent = ("system.actors=independent", "system.data_admission=fixed", "total_steps=1e6")
+    job = trainer(*independent, "system=allreduce", f"system.data_admission_options.lag={lag}")
+    planner = planner_of(job.executor)
+    shapes = []
+    for _ in range(lag + 4):
+        shapes.append([leaf.shape for leaf in jax.tree.leaves([*planner.next().plans])])
+        planner.executed()
+    assert all(shape == shapes[0] for shape in shapes)
+
+
 def test_a_rehearsal_changes_nothing() -> None:
     one = trainer()
     before = jax.tree.map(np.asarray, one.state.params)

@@ -35,7 +35,9 @@ class CollectionSizes(NamedTuple):
         """Smallest capacities for chunks of a shape, which most chunks fit into."""
         collection, rounds = shape.collection, shape.rounds
         assert collection is not None, "actors are not independent"
-        numbers = (rounds + 1, rounds * (collection.segments + 1), rounds + shape.buffers, 4 * rounds)
+        # All fragments of the store may be rolled at once: those of a version that is about to leave the ring.
+        fragments = max(rounds, collection.rows // collection.shards)
+        numbers = (fragments + 1, fragments * (collection.segments + 1), rounds + shape.buffers, 4 * rounds)
         return cls(*map(power_of_two, numbers))
 
     def fit(self, steps: Sequence[Step]) -> CollectionSizes:
