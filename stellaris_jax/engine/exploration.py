@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.draws import in_one_row
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import RANDOM
 from stellaris_jax.engine.spec import ProgramSpec
@@ -60,13 +61,18 @@ def random_actions(space: Space, key: jax.Array, shape: tuple[int, ...]) -> jax.
         case Discrete():
             return jax.random.randint(key, shape, 0, space.n)
         case MultiDiscrete():
-            return jax.random.randint(key, (*shape, len(space.nvec)), 0, jnp.array(space.nvec))
+            return in_one_row(jax.random.randint, key, (*shape, len(space.nvec)), 0, jnp.array(space.nvec))
         case MultiBinary():
-            return jax.random.randint(key, (*shape, space.n), 0, 2)
+            return in_one_row(jax.random.randint, key, (*shape, space.n), 0, 2)
         case Box():
             low, high = jnp.array(space.low), jnp.array(space.high)
-            return jax.random.uniform(key, (*shape, space.size), minval=low, maxval=high)
+            return in_one_row(_between, key, (*shape, space.size), low, high)
     raise ValueError(f"no random actions for {space}")
+
+
+def _between(key: jax.Array, shape: tuple[int, ...], low: jax.Array, high: jax.Array) -> jax.Array:
+    """Uniform numbers between bounds of the shape."""
+    return jax.random.uniform(key, shape, minval=low, maxval=high)
 
 
 def mixed(explored: Explored | None, action: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.base.draws import in_one_row
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 
@@ -64,7 +65,7 @@ class Categorical:
         self.size = n
 
     def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jax.random.gumbel(key, (*shape, self.size))
+        return in_one_row(jax.random.gumbel, key, (*shape, self.size))
 
     def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
         return jnp.argmax(parameters + noise, axis=-1).astype(jnp.int32)
@@ -99,7 +100,7 @@ class Categoricals:
         return zip(self.parts, *(jnp.split(array, self._ends, axis=-1) for array in arrays), strict=True)
 
     def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jax.random.gumbel(key, (*shape, self.size))
+        return in_one_row(jax.random.gumbel, key, (*shape, self.size))
 
     def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
         return jnp.stack([part.perturb(p, x) for part, p, x in self._split(parameters, noise)], axis=-1)
@@ -125,7 +126,7 @@ class Bernoullis:
         self.size = n
 
     def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jax.random.logistic(key, (*shape, self.size))
+        return in_one_row(jax.random.logistic, key, (*shape, self.size))
 
     def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
         return self.mode(parameters + noise)
@@ -152,7 +153,7 @@ class DiagonalGaussian:
         self.size = 2 * n
 
     def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jax.random.normal(key, (*shape, self.size // 2))
+        return in_one_row(jax.random.normal, key, (*shape, self.size // 2))
 
     def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)

@@ -16,6 +16,7 @@ from stellaris_jax.agent.networks.distributions import DiagonalGaussian
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, PolicyNetwork
 from stellaris_jax.agent.networks.recurrent import Carry, Past
 from stellaris_jax.agent.networks.torsos import check_observation
+from stellaris_jax.base.draws import in_one_row
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.sections import NetworkConfig
@@ -59,7 +60,7 @@ class SquashedGaussian(DiagonalGaussian):
     def drawn(self, parameters: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw: (scaled action `[B, n]`, its log-probability `[B]` as such), both with gradient."""
         mean, log_std = jnp.split(parameters, 2, axis=-1)
-        noise = jax.random.normal(key, mean.shape)
+        noise = in_one_row(jax.random.normal, key, mean.shape)
         u = mean + jnp.exp(log_std) * noise
         normal = jnp.sum(-0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2.0 * math.pi), axis=-1)
         return jnp.tanh(u), normal - jnp.sum(_log_slope(u), axis=-1)

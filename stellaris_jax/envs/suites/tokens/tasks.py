@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.base.draws import in_one_row
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.base import Array
 from stellaris_jax.envs.suites.tokens.maze import Maze
@@ -34,7 +35,7 @@ class Addition(TokenTask):
     def prompt(self, key: Array) -> Array:
         lengths, digits = (jax.random.fold_in(key, i) for i in range(2))
         number = jax.random.randint(lengths, (2,), 1, self.digits + 1)
-        drawn = jax.random.randint(digits, (2, self.digits), 0, 10)
+        drawn = in_one_row(jax.random.randint, digits, (2, self.digits), 0, 10)
         places = jnp.arange(self.digits)[::-1]
         used = places < number[:, None]
         leads = (places == number[:, None] - 1) & (number[:, None] > 1)
