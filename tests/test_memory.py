@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,20 @@ from stellaris_jax.execute.footprint import _sizes, parts
 from stellaris_jax.execute.simulated import planner_of
 
 GIB = 2**30
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps it")
+def test_what_compilers_freed_is_returned() -> None:
+    """The system gets memory back that is free below a block in use."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    blocks = [np.ones(8_000) for _ in range(4_000)]  # 256 MB in blocks that glibc does not map one by one
+    last, full = blocks.pop(), resident()
+    blocks.clear()
+    machine.return_freed_memory()
+    assert full - resident() > 150e6 and last.all()
 
 
 @pytest.fixture

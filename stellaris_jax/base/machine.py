@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -37,6 +39,13 @@ class Part(NamedTuple):
     device: int
     host: int = 0
     settings: tuple[str, ...] = ()
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system. glibc would keep what is free below memory in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def check_fits(parts: Iterable[Part]) -> None:
