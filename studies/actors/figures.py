@@ -240,7 +240,7 @@ def _known(numbers: Iterable[float]) -> list[float]:
 
 
 def _text(*numbers: float) -> list[str]:
-    return [f"{number:.4g}" if math.isfinite(number) else "" for number in numbers]
+    return [f"{number:.6g}" if math.isfinite(number) else "" for number in numbers]
 
 
 def _judged(study: Study, places: Iterable[Cell]) -> tuple[Judged, dict[tuple[str, str, int], Sequence[Outcome]]]:

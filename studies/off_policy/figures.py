@@ -53,7 +53,7 @@ def staleness(study: Study) -> list[Claim] | None:
 def _row(runs: Sequence[Outcome]) -> list[Any]:
     cell = runs[0].cell
     numbers = [number for measure in COLUMNS.values() for number in mean_ci95(values(runs, measure))]
-    return [cell.task, cell.level, cell.rate, *(f"{number:.4g}" for number in numbers)]
+    return [cell.task, cell.level, cell.rate, *(f"{number:.6g}" for number in numbers)]
 
 
 FIGURES: dict[str, Figure] = {"staleness": staleness}

@@ -87,5 +87,5 @@ class Judged:
 def _row(runs: Sequence[Outcome]) -> list[Any]:
     numbers = [number for measure in COLUMNS.values() for number in mean_ci95(values(runs, measure))]
     cell = runs[0].cell
-    texts = [f"{number:.4g}" if np.isfinite(number) else "" for number in numbers]
+    texts = [f"{number:.6g}" if np.isfinite(number) else "" for number in numbers]
     return [cell.task, cell.method, cell.level, cell.rate, *texts, collapsed(runs)]
