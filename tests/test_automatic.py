@@ -17,7 +17,7 @@ from wide_env import Wide
 
 from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.cli import check_env as cli
-from stellaris_jax.config.sources import untuned
+from stellaris_jax.config.shipped import untuned
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs import Box, check_env, make, register

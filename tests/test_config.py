@@ -16,7 +16,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import Kind, register
 from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.sections import EnvConfig
-from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.config.shipped import shipped_configs
 from stellaris_jax.config.stored import from_yaml, to_yaml, typed
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.execute.loading import load_config

@@ -9,7 +9,7 @@ from settings import numbers_and_options
 
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.compose import GROUPS, choices
-from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.config.shipped import shipped_configs
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.execute.loading import check_and_start_jax, load_config
 from stellaris_jax.timeline import Timeline

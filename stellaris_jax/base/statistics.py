@@ -17,8 +17,18 @@ QUANTILES = (
     2.1098155778333156, 2.1009220402410382, 2.0930240544083087, 2.085963447265864, 2.0796138447276795,
     2.0738730679040254, 2.0686576104190486, 2.0638985616280245, 2.0595385527532972, 2.0555294386428735,
     2.0518305164802846, 2.0484071417952454, 2.045229642132703, 2.0422724563012378, 2.039513446396408,
+    2.0369333434601016, 2.0345152974493383, 2.0322445093177186, 2.030107928250343, 2.0280940009804502,
+    2.0261924630291093, 2.0243941639119694, 2.022690920036761, 2.021075390306273,
 )  # fmt: skip
-"""The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom, so that most runs need no SciPy."""
+"""The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom."""
+TAIL = (
+    1.9599639845400536, 2.3722712302985607, 2.8224987157396086, 2.555849679507719, 1.5895340533938196,
+    0.7328982119816038,
+)  # fmt: skip
+"""Coefficients of the quantile for more degrees of freedom, by powers of their inverse (Fisher and Cornish 1960).
+
+Their sum is within 1e-10 of it, so that intervals of means need no SciPy.
+"""
 FEWEST = 5
 """Fewest seeds that an interval is shown for; with two, Student's t makes it thirteen times as wide as their gap."""
 ROUNDING = 1e-9
@@ -58,9 +68,7 @@ def quantile(freedom: int) -> float:
     """The 97.5 % quantile of Student's t for so many degrees of freedom."""
     if freedom <= len(QUANTILES):
         return QUANTILES[freedom - 1]
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))
+    return sum(coefficient / freedom**power for power, coefficient in enumerate(TAIL))
 
 
 def rounding_of(*samples: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from stellaris_jax.base.errors import ConfigError, printable
 from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.config.shipped import shipped_configs
 
 if TYPE_CHECKING:
     from stellaris_jax.many.choose.files import Choice

@@ -24,7 +24,7 @@ from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 from stellaris_jax.config.schema import LAST_SEED
-from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.config.shipped import shipped_configs
 
 MEASURES = ("return", "seconds", "dollars")
 SEEDS = 3

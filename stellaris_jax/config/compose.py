@@ -35,7 +35,8 @@ from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed
 from stellaris_jax.config.old_options import OLD, take_old, with_old
 from stellaris_jax.config.options import check_given, settle, unknown_key
 from stellaris_jax.config.schema import Knob, shown
-from stellaris_jax.config.sources import AUTOMATIC, OwnSource, SuiteSource, files_below, is_automatic, shipped_configs
+from stellaris_jax.config.shipped import AUTOMATIC, files_below, is_automatic, shipped_configs
+from stellaris_jax.config.sources import OwnSource, SuiteSource
 from stellaris_jax.config.stored import UNREADABLE, defaults, no_value, retold, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections

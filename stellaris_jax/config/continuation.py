@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from stellaris_jax.base.errors import ConfigError
@@ -16,6 +16,9 @@ from stellaris_jax.config.options import check_given
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, run_config, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 GROUPS = (
     "env", "tuned", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices",

@@ -159,7 +159,7 @@ def from_config(config: EnvConfig) -> VecEnv | HostEnv:
 
 
 def settled(config: EnvConfig) -> EnvConfig:
-    """Configuration in which the environment's spaces replace null values (`config.sources.AUTOMATIC`)."""
+    """Configuration in which the environment's spaces replace null values (`config.shipped.AUTOMATIC`)."""
     normalize, rescale_ = config.normalize_observation, config.rescale_action
     if normalize is not None and rescale_ is not None:
         return config

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust
@@ -33,6 +32,9 @@ def load_config(
     Raises:
       ConfigError: the configuration cannot run; the message is one sentence.
     """
+    # Imported late: a stored configuration is checked without Hydra.
+    from stellaris_jax.config.compose import compose_config
+
     return checked(compose_config(overrides, config_dir, trust), alone)
 
 

@@ -16,7 +16,7 @@ from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
-from stellaris_jax.config.sources import untuned
+from stellaris_jax.config.shipped import untuned
 from stellaris_jax.config.stored import from_yaml, run_config
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.config.trust import Trust, admit
