@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -17,10 +19,13 @@ import numpy as np
 import pytest
 
 from stellaris_jax import load_config
+from stellaris_jax.base.checked_files import write_checked
+from stellaris_jax.engine import program_identity as identity
 from stellaris_jax.engine import stored_programs as module
 from stellaris_jax.engine.mesh import compile_plainly
+from stellaris_jax.engine.program_identity import Code, Untold, foreign_modules, text_of
 from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.engine.stored_programs import StoredPrograms, Untold, foreign_modules, parts_of, text_of
+from stellaris_jax.engine.stored_programs import StoredPrograms, parts_of
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = [
@@ -87,7 +92,7 @@ def test_another_program_is_not_taken_for_it(
         jax.config.update("jax_default_matmul_precision", "highest")
         request.addfinalizer(lambda: jax.config.update("jax_default_matmul_precision", None))
     else:
-        monkeypatch.setattr(module, "_code", lambda: module.Code("others", module._sources()))
+        monkeypatch.setattr(identity, "code", lambda: Code("others", [], []))
     lowering = Lowering()
     lowering.run(StoredPrograms(parts), name, shape)
     assert lowering.calls == 1 and len(files(cache)) == 2
@@ -99,27 +104,52 @@ def test_a_changed_source_or_package_changes_the_digest(tmp_path: Path, monkeypa
     (installed / "optax-0.2.5.dist-info").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "engine" / "loss.py").write_text("CLIP = 0.2")
-    monkeypatch.setattr(module.stellaris_jax, "__file__", str(package / "__init__.py"))
-    monkeypatch.setattr(module, "_installed", lambda: (str(installed),))
-    monkeypatch.setattr(module.stellaris_jax, "IMPORTED", time.time() + 10)
-    digests = [module._code.__wrapped__().digest]
+    (installed / "gymnax" / "environments").mkdir(parents=True)
+    for name in ("__init__.py", "environments/cartpole.py"):
+        (installed / "gymnax" / name).write_text("GRAVITY = 9.8")
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.delitem(sys.modules, "gymnax", raising=False)
+    monkeypatch.setattr(identity, "TRACED", ("gymnax",))
+    monkeypatch.setattr(identity.stellaris_jax, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(identity, "_installed", lambda: (str(installed),))
+    digests = []
+
+    def told(imported: float = 10.0) -> Code | None:
+        """Code of a process that imported it so many seconds from now."""
+        monkeypatch.setattr(identity.stellaris_jax, "IMPORTED", time.time() + imported)
+        code: Code | None = identity.code.__wrapped__()
+        digests.append(code.digest if code else None)
+        return code
+
+    before = told()
+    assert before is not None and before.is_current()
     (package / "engine" / "loss.py").write_text("CLIP = 0.3")
-    digests.append(module._code.__wrapped__().digest)
+    assert not before.is_current()
+    told()
     (installed / "optax-0.2.5.dist-info").rename(installed / "optax-0.2.6.dist-info")
-    digests.append(module._code.__wrapped__().digest)
-    assert len(set(digests)) == 3
-    monkeypatch.setattr(module.stellaris_jax, "IMPORTED", time.time() - 10)
-    assert module._code.__wrapped__() is None, "a source was written after it was imported"
+    told()
+    (installed / "gymnax" / "environments" / "cartpole.py").write_text("GRAVITY = 3.0")
+    told()
+    (installed / "sitecustomize.py").write_text("")
+    told()
+    assert len({*digests}) == 5 and None not in digests
+    for name in (package / "engine" / "loss.py", installed / "gymnax" / "__init__.py"):
+        os.utime(name, (1, 1))  # as `cp -p` and `tar` leave it
+        assert told(-10.0) is None, "it was written after it was imported"
 
 
-@pytest.mark.parametrize("damage", ["short", "changed", "other", "empty"])
+@pytest.mark.parametrize("damage", ["short", "changed", "other", "empty", "moved"])
 def test_a_damaged_program_is_compiled_again(cache: Path, damage: str) -> None:
     lowering = Lowering()
     wanted = lowering.run(StoredPrograms(("parts",)))
     (path,) = files(cache)
     data = path.read_bytes()
-    if damage == "other":  # a checksum of its own
-        module.write_checked(path, b"no pickle")
+    if damage == "moved":  # the intact program of another function
+        Lowering(-5.0).run(StoredPrograms(("others",)))
+        (other,) = {*files(cache)} - {path}
+        other.rename(path)
+    elif damage == "other":  # a checksum of its own
+        write_checked(path, b"no pickle")
     else:
         path.write_bytes({"short": data[:-100], "changed": data[:500] + b"X" + data[501:], "empty": b""}[damage])
     assert np.array_equal(lowering.run(StoredPrograms(("parts",))), wanted)
@@ -152,10 +182,10 @@ def test_a_folder_that_is_a_link_or_cannot_be_made_is_not_used(cache: Path, tmp_
 def test_nothing_is_kept_if_a_source_changes_while_a_program_is_compiled(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lowering, sources = Lowering(), module._sources()
+    lowering, sources = Lowering(), identity._sources()
 
     def lower() -> jax.stages.Lowered:
-        monkeypatch.setattr(module, "_sources", lambda: [*sources[1:], (sources[0][0], 1, 1)])
+        monkeypatch.setattr(identity, "_sources", lambda: [*sources[1:], (sources[0][0], 1, 1)])
         return lowering()
 
     StoredPrograms(("parts",)).compiled("f", np.ones((3, 3), np.float32), lower)
@@ -289,6 +319,55 @@ def test_plugins_files_and_switched_off_caches_keep_nothing(cache: Path, monkeyp
 def test_modules_of_nobody_installed_are_foreign() -> None:
     assert __name__ in foreign_modules()
     assert not {"jax", "numpy", "json", "stellaris_jax", "stellaris_jax.engine.program"} & {*foreign_modules()}
+
+
+def test_only_our_own_commands_may_be_the_main_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers, such as `python -m cProfile`, and workers run somebody's code under that name."""
+    command = tmp_path / "venv" / "stellaris-jax"
+    command.parent.mkdir()
+    command.touch()
+    (tmp_path / "stellaris-jax").symlink_to(command)
+    monkeypatch.chdir(command.parent)
+    ours = [REPOSITORY / "scripts" / "train.py", Path(module.__file__), command, tmp_path / "stellaris-jax"]
+    theirs = [Path(cProfile.__file__), Path(pytest.__file__), tmp_path / "own.py", None]
+    for places, foreign in ((ours, False), (theirs, True)):
+        for place in places:
+            main = ModuleType("__main__")
+            main.__file__ = place and str(place)
+            monkeypatch.setitem(sys.modules, "__main__", main)
+            assert ("__main__" in foreign_modules()) is foreign, place
+
+
+def test_classes_of_the_main_module_cannot_be_told() -> None:
+    with pytest.raises(Untold, match="Mine has no module"):
+        text_of(type("Mine", (), {"__module__": "__main__"}))
+
+
+def test_a_user_can_switch_the_store_off(cache: Path, request: pytest.FixtureRequest) -> None:
+    before = jax.config.values["jax_enable_compilation_cache"]
+    request.addfinalizer(lambda: jax.config.update("jax_enable_compilation_cache", before))
+    lowering = Lowering()
+    for enabled in (True, False, True):
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        lowering.run(StoredPrograms(("parts",)))
+    assert lowering.calls == 2 and len(files(cache)) == 1
+
+
+@pytest.mark.parametrize("name, matters", [("jax_log_compiles", False), ("jax_use_hlo_logistic_lowering", True)])
+def test_only_settings_that_change_programs_are_told(name: str, matters: bool, request: pytest.FixtureRequest) -> None:
+    before, text = jax.config.values[name], identity.surroundings()
+    request.addfinalizer(lambda: jax.config.update(name, before))
+    jax.config.update(name, not before)
+    assert (identity.surroundings() != text) is matters
+
+
+def test_what_a_killed_process_left_is_deleted(cache: Path) -> None:
+    Lowering().run(StoredPrograms((1,)))
+    for name, age in {".f-1.tmp": 7200, ".f-2.tmp": 60}.items():
+        (cache / module.FOLDER / name).touch()
+        os.utime(cache / module.FOLDER / name, (time.time() - age,) * 2)
+    Lowering().run(StoredPrograms((2,)))
+    assert [path.name for path in files(cache) if path.name.startswith(".")] == [".f-2.tmp"]
 
 
 # Commands -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files of a cache behind a checksum: a damaged one reads as if it were not there."""
+"""Files of a cache behind a checksum of their name and contents: a damaged one reads as if it were not there."""
 
 from __future__ import annotations
 
@@ -30,10 +30,15 @@ def read_checked(path: Path, limit: int = DOCUMENT, own: bool = False) -> bytes 
     except OSError:
         return None
     checksum, contents = data[:CHECKSUM], data[CHECKSUM:]
-    return contents if hashlib.sha256(contents).digest() == checksum else None
+    return contents if _checksum(path, contents) == checksum else None
 
 
 def write_checked(path: Path, contents: bytes) -> None:
     """Replace a file atomically, if its folder is there and can be written."""
     with suppress(OSError):
-        write_atomically(path, hashlib.sha256(contents).digest() + contents)
+        write_atomically(path, _checksum(path, contents) + contents)
+
+
+def _checksum(path: Path, contents: bytes) -> bytes:
+    """Checksum of a file. Under another name its contents would be taken for something else."""
+    return hashlib.sha256(path.name.encode() + b"\0" + contents).digest()
