@@ -1,0 +1,247 @@
+"""Numbers of the pages on `choose`, live runs, learning, environments and benchmarks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from published.case import Case
+from published.files import document
+from published.statistics import paired, welch
+from published.texts import WORDS, gain, loss, plus_minus, row, span
+
+FRONT, FINDINGS = "README.md", "results/README.md"
+CHOOSE, LIVE, LEARNING, ENVIRONMENTS, BENCHMARKS = (
+    f"results/{study}/README.md" for study in ("choose", "live", "learning", "environments", "benchmarks")
+)
+PAIRS = [f"{task}-{delays}" for task in ("cartpole", "acrobot", "breakout")
+         for delays in ("heavy_tails", "constant", "slow_actors", "many_learners")]  # fmt: skip
+"""Pairs of a task and delays; the first seven had been seen before a change, the others judge."""
+SEEN, JUDGING = PAIRS[:7], PAIRS[7:]
+APPO, PPO = "RLlib's APPO", "RLlib's PPO"
+
+
+class Choice(NamedTuple):
+    """What a choice is worth, on seeds that it has not seen.
+
+    Attributes:
+      regret: how much longer it takes than the best candidate, as a share.
+      tuned: the same of plain async at the best of its rates.
+      cost: processor time, as a share of training all candidates.
+      covered: whether each stated interval has the mean on these seeds.
+    """
+
+    regret: float
+    tuned: float
+    cost: float
+    covered: list[bool]
+
+
+@functools.cache
+def choice(pair: str) -> Choice:
+    every, chosen = document(f"choose/{pair}-full.json"), document(f"choose/{pair}-choice.json")
+    seconds = np.exp(np.log(np.array(every["values"])).mean(axis=1))
+    means = dict(zip(zip(every["names"], every["rates"], strict=True), seconds, strict=True))
+    stated = [(result["name"], result["learning_rate"], result) for result in chosen["results"]]
+    first = stated[0][:2]
+    if chosen["confirmed"]:
+        stated.append((*first, chosen["confirmed"]))
+    covered = [
+        bool(bounds["low"] <= means[name, rate] <= bounds["high"])
+        for name, rate, bounds in stated
+        if bounds["low"] is not None
+    ]
+    best = min(means.values())
+    tuned = min(mean for (name, _), mean in means.items() if name == "async")
+    return Choice(means[first] / best - 1, tuned / best - 1, chosen["processor_seconds"] / every["seconds"], covered)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}"
+
+
+def percent_span(shares: Sequence[float]) -> str:
+    return span([100 * share for share in shares], 0) + " %"
+
+
+def coverage() -> str:
+    covered = [each for pair in JUDGING for each in choice(pair).covered]
+    return f"{sum(covered)} of {len(covered)}"
+
+
+def chance_of_lower_regret() -> str:
+    """Probability that tuned async's larger regret is by chance."""
+    choices = [choice(pair) for pair in JUDGING]
+    return f"p = {paired([each.tuned for each in choices], [each.regret for each in choices]).p:.3f}"
+
+
+def regrets_of_seen_pairs() -> str:
+    *most, largest = [percent(regret) for regret in sorted(choice(pair).regret for pair in SEEN)]
+    return f"{', '.join(most)} and {largest} %"
+
+
+# Live runs ------------------------------------------------------------------------------------------------------------
+
+
+def errors_of_seconds() -> list[float]:
+    """Errors of simulated seconds as shares of live ones, of each case."""
+    return [abs(case["seconds"]["error"]) for case in document("live/foretold.json")["rows"]]
+
+
+def within(goal: float) -> str:
+    return WORDS[sum(error <= goal for error in errors_of_seconds())]
+
+
+def longer_than_simulated() -> str:
+    """How much longer live runs took in the case with the largest error."""
+    worst = max(document("live/foretold.json")["rows"], key=lambda case: abs(case["seconds"]["error"]))["seconds"]
+    return f"{percent(worst['live'] / worst['foretold'] - 1)} % longer than simulated"
+
+
+def live_beside(job: str, way: str) -> float:
+    """Median of the quotients of live steps a second and another program's, of the same seeds."""
+    found = {(each["job"], each["way"]): np.array(each["runs"]) for each in document("live/cost.json")}
+    return float(np.median(found[job, "live"] / found[job, way]))
+
+
+# Learning and environments --------------------------------------------------------------------------------------------
+
+
+def row_of_defaults(env: str, mark: str = "") -> str:
+    """Returns with the settings of now and those before, and the difference."""
+    lines = [line for line in document("learning/defaults.json") if line["env"] == env]
+    now, before = ([line["return_mean"] for line in lines if line["way"] == way] for way in ("defaults", "before"))
+    return row(plus_minus(now, 0), plus_minus(before, 0), mark + gain(welch(now, before), 0) + mark)
+
+
+def beside_peer(name: str, ours: str, peer: str, digits: int) -> str:
+    returns = document(f"learning/off_policy/{name}.json")
+    return f"ours is {loss(welch(returns[ours], returns[peer]), digits)} higher"
+
+
+def return_of(folder: str, digits: int) -> str:
+    return plus_minus(document(f"environments/{folder}/summary.json")["eval_return_per_seed"], digits)
+
+
+# Benchmarks -----------------------------------------------------------------------------------------------------------
+
+
+def measured(name: str, part: str, job: str) -> dict[str, Any]:
+    """Runs of a comparison with other programs, by program."""
+    return {each["program"]: each["runs"] for each in document(f"benchmarks/{name}.json")[part] if each["job"] == job}
+
+
+def throughput_beside_rejax(job: str) -> str:
+    programs = measured("peers_throughput", "throughput", job)
+    pairs = zip(programs["ours"], programs["rejax"], strict=True)
+    return f"{np.median([ours['steps_per_second'] / peer['steps_per_second'] for ours, peer in pairs]):.2f}"
+
+
+def return_beside_rejax(job: str) -> str:
+    """How much sooner a return is reached, of pairs in which both get there."""
+    programs = measured("peers_return", "return", job)
+    times = [[run.get("command_seconds_to_return") for run in programs[name]] for name in ("ours", "rejax")]
+    ratios = [peer / ours for ours, peer in zip(*times, strict=True) if ours and peer]
+    return f"{np.median(ratios):.2f}"
+
+
+def shares_of_the_limit() -> str:
+    jobs = document("benchmarks/limit.json")["jobs"]
+    _, *others = sorted(100 * job["steps_per_second"] / job["limit_steps_per_second"] for job in jobs)
+    return span(others, 0) + " %"
+
+
+def quotients_of_token_tasks(name: str, program: str) -> list[float]:
+    """Steps a second of ours over another program's, of the same seeds, sorted."""
+    found = {each["program"]: each["runs"] for each in document(f"benchmarks/{name}.json")}
+    pairs = zip(found["ours"], found[program], strict=True)
+    return sorted(ours["steps_per_second"] / other["steps_per_second"] for ours, other in pairs)
+
+
+def beside_plain_loop() -> str:
+    least, *_, most = ratios = quotients_of_token_tasks("tokens", "plain loop")
+    return f"{np.median(ratios):.2f} ({least:.2f} to {most:.2f})"
+
+
+def beside_trl() -> str:
+    least, most = ratios = quotients_of_token_tasks("tokens_trl", "trl")
+    return f"{np.median(ratios):.1f} times ({least:.1f} and {most:.1f}"
+
+
+def cores_of_a_population() -> str:
+    return f"{percent(document('benchmarks/tokens_population.json')[0]['cores'] / 2)} % of two cores"
+
+
+def cost_of_truncation() -> str:
+    gradient = document("benchmarks/engine.json")["microseconds_per_gradient"]
+    return f"{gradient['stellaris'] / gradient['stellaris, no truncation']:.2f} times"
+
+
+CHOICES = [
+    Case(CHOOSE, "**Its choice takes", "18 % longer",
+         lambda: f"{percent(float(np.median([choice(pair).regret for pair in JUDGING])))} % longer"),
+    Case(CHOOSE, "**Its choice takes", "0 to 25 %", lambda: percent_span([choice(pair).regret for pair in JUDGING])),
+    Case(CHOOSE, "| cost of a choice |", "11 to 13 % of training all candidates on Breakout, 36 % on Acrobot",
+         lambda: f"{percent_span([choice(pair).cost for pair in JUDGING[1:]])} of training all candidates on Breakout, "
+                 f"{percent(choice('acrobot-many_learners').cost)} % on Acrobot"),
+    Case(CHOOSE, "| its stated intervals |", "19 of 19", coverage),
+    Case(CHOOSE, "| lower regret than tuned asynchrony |", "p = 0.054", chance_of_lower_regret),
+    Case(CHOOSE, "On seven other pairs", "0, 0, 0, 15, 54, 148 and 241 %", regrets_of_seen_pairs),
+]  # fmt: skip
+
+LIVE_RUNS = [
+    Case(FINDINGS, "**The simulator tells the time of live runs", "within 16 %",
+         lambda: f"within {percent(max(errors_of_seconds()))} %"),
+    Case(LIVE, "**Yes: simulated seconds are", "within 15 % in eleven of them",
+         lambda: f"within 15 % in {within(0.15)} of them"),
+    Case(LIVE, "**Yes: simulated seconds are", "20 % longer than simulated", longer_than_simulated),
+    Case(LIVE, "as fast as the compiled engine with", "0.39 to 0.54 times",
+         lambda: span([live_beside(job, "compiled") for job in ("cartpole", "hopper")]) + " times"),
+    Case(LIVE, "| RLlib's APPO |", "2.4 times", lambda: f"{live_beside('cartpole', APPO):.1f} times"),
+    Case(LIVE, "| RLlib's APPO |", "2.9 times", lambda: f"{live_beside('hopper', APPO):.1f} times"),
+    Case(LIVE, "| RLlib's PPO | 5", "0.83 times as fast", lambda: f"{live_beside('cartpole', PPO):.2f} times as fast"),
+    Case(LIVE, "| RLlib's PPO | 5", "1.24 times as fast", lambda: f"{live_beside('hopper', PPO):.2f} times as fast"),
+]  # fmt: skip
+
+RETURNS = [
+    Case(LEARNING, "| InvertedDoublePendulum-v5 |", "436 ± 25 | 227 ± 49 | **+209 ± 48**",
+         partial(row_of_defaults, "InvertedDoublePendulum-v5", "**")),
+    *(Case(LEARNING, f"| {env} |", printed, partial(row_of_defaults, env)) for env, printed in (
+        ("CartPole-v1", "499 ± 3 | 488 ± 34 | +11 ± 34"),
+        ("MountainCar-v0", "−134 ± 8 | −176 ± 34 | +43 ± 33"),
+        ("HalfCheetah-v5", "146 ± 426 | 346 ± 608 | −200 ± 629"),
+        ("Walker2d-v5", "413 ± 33 | 349 ± 62 | +64 ± 61"),
+    )),
+    Case(LEARNING, "**Beside rejax's DQN**", "ours is 5.8 ± 15.9 higher",
+         partial(beside_peer, "breakout_beside_rejax", "stellaris_jax", "rejax 0.1.3", 1)),
+    Case(LEARNING, "**Beside sbx's SAC**", "ours is 86 ± 219 higher",
+         partial(beside_peer, "hopper_beside_sbx", "stellaris_jax 0.3.0.dev0", "sbx 0.28.0", 0)),
+    *(Case(ENVIRONMENTS, f"({folder}/summary.json)", printed, partial(return_of, folder, digits))
+      for folder, digits, printed in (
+        ("envpool-hopper", 0, "2591 ± 686"), ("envpool-walker2d", 0, "2680 ± 648"),
+        ("brax-inverted_pendulum", 0, "899 ± 114"), ("brax-hopper", 0, "607 ± 211"),
+        ("gymnax-breakout_minatar", 1, "6.2 ± 0.3"), ("gymnax-spaceinvaders_minatar", 1, "86.7 ± 9.0"),
+        ("envpool-humanoid", 0, "397 ± 93"), ("envpool-roadrunner", 0, "1370 ± 317"),
+        ("envpool-kungfumaster", 0, "1292 ± 299"),
+    )),
+]  # fmt: skip
+
+SPEED = [
+    Case(FRONT, "| throughput at the same work | [rejax]", "brax's hopper 1.04",
+         lambda: f"brax's hopper {throughput_beside_rejax('hopper_spring')}"),
+    Case(FRONT, "| time to a return, own settings",
+         "CartPole 1.13, Acrobot 1.25, Asterix-MinAtar 0.88, Breakout-MinAtar 0.57",
+         lambda: "CartPole {}, Acrobot {}, Asterix-MinAtar {}, Breakout-MinAtar {}".format(
+             *map(return_beside_rejax, ("cartpole", "acrobot", "asterix_minatar", "breakout_minatar")))),
+    Case(BENCHMARKS, "**It runs at", "17 to 54 %", shares_of_the_limit),
+    Case(BENCHMARKS, "| plain loop | 34,124", "1.03 (0.98 to 1.11)", beside_plain_loop),
+    Case(BENCHMARKS, "- *TRL* 1.16", "4.1 times (3.8 and 4.5", beside_trl),
+    Case(BENCHMARKS, "- *A population* of 16 seeds", "99 % of two cores", cores_of_a_population),
+    Case("results/stellaris/README.md", "a forward pass for every policy in flight", "1.47 times", cost_of_truncation),
+]  # fmt: skip
+
+CASES = [*CHOICES, *LIVE_RUNS, *RETURNS, *SPEED]

@@ -1,0 +1,278 @@
+"""Numbers of the pages on the papers Stellaris, Nitro and MinionsRL."""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import mode
+
+from published.case import Case
+from published.files import numbers, table
+from published.paper_runs import TASKS, Runs, expense_to, final, final_for_equal, runs, series, total
+from published.statistics import interval, welch
+from published.texts import PARTS, loss, plus_minus, row, significant_span, span
+
+FINDINGS, STELLARIS, NITRO, MINIONS = (
+    "results/README.md", "results/stellaris/README.md", "results/nitro/README.md", "results/minionsrl/README.md",
+)  # fmt: skip
+BASELINES = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
+"""Baselines of the figures of the Stellaris paper."""
+SETTINGS = {"": "the paper's rate", ", tuned": "tuned rates", ", a target a round": "a target a round"}
+"""Endings of the names of series, and their names in claims."""
+
+
+class Ends(NamedTuple):
+    """Final returns with Stellaris and of its baseline, and the quotient of the paper's two."""
+
+    ours: list[float]
+    baseline: list[float]
+    papers: float
+
+    @property
+    def verdict(self) -> str:
+        return welch(self.ours, self.baseline).verdict
+
+    @property
+    def excludes(self) -> bool:
+        """Whether the paper's quotient is shown not to be ours."""
+        return welch(self.ours, np.multiply(self.papers, self.baseline)).verdict != "not shown"
+
+
+def stellaris(figure: str, task: str, which: str) -> Runs:
+    return runs(f"stellaris/figure_{figure}", task, which)
+
+
+def nitro(figure: str, which: str, task: str = "hopper") -> Runs:
+    return runs(f"nitro/figure_{figure}", task, which)
+
+
+def minions(task: str, which: str) -> Runs:
+    return runs("minionsrl/figure_4", task, which)
+
+
+@functools.cache
+def all_ends() -> list[Ends]:
+    """Comparisons of final returns in Figures 6, 7, 9 and 10 of the Stellaris paper."""
+    found = []
+    for figure, baseline in BASELINES.items():
+        papers = {line["claim"]: line["paper"] for line in table(f"stellaris/claims_{figure}.csv")}
+        for task, which in series(f"stellaris/figure_{figure}"):
+            name, _, ending = which.partition(" + Stellaris")
+            if which.startswith(f"{baseline} + Stellaris"):
+                claim = f"{name} on {task}, {SETTINGS[ending]}: Stellaris ends higher"
+                ours, theirs = map(float, papers[claim].split(" against "))
+                runs_of_both = stellaris(figure, task, which), stellaris(figure, task, name + ending)
+                found.append(Ends(final(runs_of_both[0]), final(runs_of_both[1]), ours / theirs))
+    return found
+
+
+def different_ends() -> list[Ends]:
+    """Those whose returns no comparison before has."""
+    return [each for i, each in enumerate(all_ends()) if each[:2] not in [before[:2] for before in all_ends()[:i]]]
+
+
+def lower(comparisons: list[Ends]) -> int:
+    return sum(each.verdict == "reversed" for each in comparisons)
+
+
+def higher() -> str:
+    number = sum(each.verdict == "holds" for each in all_ends())
+    return f"{number or 'none'} of {len(all_ends())} comparisons"
+
+
+def quotients(ending: str) -> str:
+    """Mean seconds of baselines, over those of Stellaris."""
+    found = []
+    for figure, baseline in BASELINES.items():
+        for task, which in series(f"stellaris/figure_{figure}"):
+            if which == baseline + ending:
+                ours = total(stellaris(figure, task, f"{baseline} + Stellaris"), "seconds")
+                found.append(total(stellaris(figure, task, which), "seconds") / ours)
+    return significant_span(found)
+
+
+def change_in_percent(ours: Runs, theirs: Runs, expense: str) -> float:
+    return 100 * (total(ours, expense) / total(theirs, expense) - 1)
+
+
+def saving(figure: str, expense: str) -> str:
+    """What Stellaris saves beside a learner with a whole GPU."""
+    name = BASELINES[figure]
+    several = [(stellaris(figure, task, f"{name} + Stellaris"), stellaris(figure, task, f"{name}, whole GPU"))
+               for task in TASKS]  # fmt: skip
+    return span([-change_in_percent(ours, theirs, expense) for ours, theirs in several], 0) + " %"
+
+
+def boosting(expense: str) -> str:
+    """What boosting costs beside 16 actors."""
+    several = [(nitro("10", "PPO + Nitro", task), nitro("10", "PPO", task)) for task in TASKS]
+    return span([change_in_percent(ours, theirs, expense) for ours, theirs in several], 0) + " %"
+
+
+def ends(several: Runs) -> str:
+    return plus_minus(final(several), 0)
+
+
+def ends_of_rule(which: str) -> str:
+    """Final returns of a rule for the number of actors, in Figure 15 of the Nitro paper."""
+    return ends(nitro("15", which))
+
+
+def row_of_ends(figure: str, which: str) -> str:
+    return row(*(ends(stellaris(figure, task, which)) for task in TASKS))
+
+
+def baseline_for_equal(figure: str, task: str, expense: str) -> str:
+    """What a baseline has learned for what Stellaris takes."""
+    name = BASELINES[figure]
+    ours, theirs = stellaris(figure, task, f"{name} + Stellaris"), stellaris(figure, task, name)
+    return plus_minus(final_for_equal(ours, theirs, expense)[1], 0)
+
+
+def humanoid_beside_rllib() -> str:
+    ours, theirs = (stellaris("9", "humanoid", which) for which in ("RLlib + Stellaris", "RLlib"))
+    return " against ".join(plus_minus(each, 0) for each in final_for_equal(ours, theirs, "seconds"))
+
+
+def beside_stellaris_alone() -> str:
+    both, alone = nitro("together", "Stellaris + Nitro"), nitro("together", "Stellaris")
+    dollars = total(both, "cost_usd") / total(alone, "cost_usd") - 1
+    thirds = "two thirds" if round(3 * dollars) == 2 else f"{100 * dollars:.0f} %"
+    return f"{change_in_percent(both, alone, 'seconds'):.0f} % more | {thirds} more"
+
+
+def lower_without_truncation(kind: str) -> str:
+    """How much lower truncation ends than none."""
+    return loss(welch(final(stellaris("11b", "hopper", "without")), final(stellaris("11b", "hopper", kind))), 0)
+
+
+def seconds_of_detection(task: str) -> str:
+    seconds = {
+        whole: np.mean([float(line["seconds"]) for line in table("nitro/figure_20.csv")
+                        if line["env"] == task and (line["what"] != "sub-sampled") == whole])
+        for whole in (False, True)
+    }  # fmt: skip
+    return f"{seconds[False]:.1f} s and {seconds[True]:.1f} s"
+
+
+# MinionsRL ------------------------------------------------------------------------------------------------------------
+
+
+def minions_against_all(task: str) -> str:
+    return f"{ends(minions(task, 'MinionsRL'))} against {ends(minions(task, 'Max'))}"
+
+
+def dollars_beside_max() -> str:
+    tasks = ("hopper", "humanoid", "halfcheetah")
+    ratios = [total(minions(task, "Max"), "cost_usd") / total(minions(task, "MinionsRL"), "cost_usd") for task in tasks]
+    return f"a {PARTS[round(min(ratios))]} to a {PARTS[round(max(ratios))]} of Max's bill"
+
+
+def dollars_beside_adapt() -> str:
+    own, adapts = (np.mean(expense_to(minions("cartpole", who), "cost_usd", 475)) for who in ("MinionsRL", "Adapt"))
+    return f"{PARTS[round(adapts / own)]} of what Adapt costs"
+
+
+def ahead_for_equal_dollars(rival: str) -> str:
+    both = final_for_equal(minions("humanoid", "MinionsRL"), minions("humanoid", rival), "cost_usd")
+    return loss(welch(*both), 0)
+
+
+def usual_actors() -> str:
+    lines = [line for line in table("minionsrl/learned.csv") if line["variant"] == "cartpole/minionsrl"]
+    return f"{mode(np.concatenate([numbers(line['actors']) for line in lines])).mode:.0f} of 16"
+
+
+def seconds_of_training(what: str) -> str:
+    lines = [line for line in table("minionsrl/figure_schedulers.csv") if line["of"] == "seconds"]
+    mean, half = interval([float(line["value"]) for line in lines if line["what"] == what])
+    return f"{mean:.0f} s ± {half:.0f}"
+
+
+CASES_OF_STELLARIS = [
+    Case(FINDINGS, "Stellaris saves time and dollars", "none of 23 comparisons (17 different ones)",
+         lambda: f"{higher()} ({len(different_ends())} different ones)"),
+    Case(FINDINGS, "Stellaris saves time and dollars", "excluded in 20 of them",
+         lambda: f"excluded in {sum(each.excludes for each in all_ends())} of them"),
+    Case(STELLARIS, "outside our interval", "20 of the 23 comparisons",
+         lambda: f"{sum(each.excludes for each in all_ends())} of the {len(all_ends())} comparisons"),
+    Case(STELLARIS, "| a higher final return |", "none of 23 comparisons", higher),
+    Case(STELLARIS, "| a higher final return |", "lower in 14", lambda: f"lower in {lower(all_ends())}"),
+    Case(STELLARIS, "| a higher final return |", "of the 17 different ones it ends lower in 9",
+         lambda: f"of the {len(different_ends())} different ones it ends lower in {lower(different_ends())}"),
+    Case(STELLARIS, "| less time |", "2.1 to 3.9 times as fast as learners whose four functions share a GPU",
+         lambda: f"{quotients('')} times as fast as learners whose four functions share a GPU"),
+    Case(STELLARIS, "| less time |", "1.2 to 1.6 times as fast as a learner with a whole GPU",
+         lambda: f"{quotients(', whole GPU')} times as fast as a learner with a whole GPU"),
+    Case(STELLARIS, "**Two GPUs for PPO.**", "1,026 and 516 seconds",
+         lambda: "{:,.0f} and {:.0f} seconds".format(
+             *(total(stellaris("6", "hopper", f"PPO{ending}"), "seconds") for ending in ("", ", whole GPU")))),
+    Case(STELLARIS, "At the paper's rate Stellaris ends at 235", "235 ± 49, the synchronous system at 203 ± 9",
+         lambda: ", the synchronous system at ".join(
+             ends(stellaris("2", "hopper", which)) for which in ("Stellaris", "without asynchrony"))),
+    Case(STELLARIS, "| Stellaris | 235", "235 ± 49 | 316 ± 29 | 175 ± 31",
+         partial(row_of_ends, "6", "PPO + Stellaris")),
+    Case(STELLARIS, "| one central learner (PPO) |", "307 ± 53 | 343 ± 17 | 273 ± 21",
+         partial(row_of_ends, "6", "PPO")),
+    Case(STELLARIS, "in the time that Stellaris takes", "156 ± 13 on Humanoid and 106 ± 11 on Walker2d",
+         lambda: "{} on Humanoid and {} on Walker2d".format(
+             *(baseline_for_equal("6", task, "seconds") for task in TASKS[1:]))),
+    Case(STELLARIS, "in the time that Stellaris takes", "for its dollars 124 ± 9 and 62 ± 17",
+         lambda: "for its dollars " + " and ".join(baseline_for_equal("6", task, "cost_usd") for task in TASKS[1:])),
+    Case(STELLARIS, "MinionsRL pays for functions here", "15 to 20 %", partial(saving, "10", "cost_usd")),
+    *(Case(STELLARIS, f"| {near} |", printed, partial(row_of_ends, "9", which)) for near, which, printed in (
+        ("RLlib, the paper's rate", "RLlib", "256 ± 39 | 337 ± 10 | 240 ± 49"),
+        ("Stellaris, the paper's rate", "RLlib + Stellaris", "235 ± 49 | 316 ± 29 | 175 ± 31"),
+        ("RLlib, Hopper's best rate of its grid", "RLlib, tuned", "304 ± 26 | 328 ± 8 | 292 ± 16"),
+        ("Stellaris, Hopper's best rate of its grid", "RLlib + Stellaris, tuned", "188 ± 123 | 166 ± 18 | 265 ± 21"),
+    )),
+    Case(STELLARIS, "Stellaris takes less than half of the time", "15 to 19 %", partial(saving, "9", "seconds")),
+    Case(STELLARIS, "- *After the same time* as with", "316 ± 29 against 198 ± 40", humanoid_beside_rllib),
+    Case(STELLARIS, "*SSP and pure asynchrony* apply", "236 ± 40 and 252 ± 44 against Stellaris's 233 ± 19",
+         lambda: "{} and {} against Stellaris's {}".format(
+             *(ends(stellaris("11a", "hopper", which)) for which in ("SSP", "asynchronous", "Stellaris")))),
+    Case(STELLARIS, "- *As the released code has it*", "50 ± 23 lower",
+         lambda: f"{lower_without_truncation('artifact')} lower"),
+]  # fmt: skip
+
+CASES_OF_NITRO = [
+    Case(NITRO, "| time | 14", "14 to 16 %", partial(boosting, "seconds")),
+    Case(NITRO, "| dollars | 27", "27 to 29 %", partial(boosting, "cost_usd")),
+    Case(NITRO, "not shown to differ", "290 ± 48 against 299 ± 52",
+         lambda: " against ".join(ends(nitro("together", which)) for which in ("Stellaris + Nitro", "Nitro"))),
+    Case(NITRO, "| Stellaris alone |", "12 % more | two thirds more", beside_stellaris_alone),
+    Case(NITRO, "| Nitro | 299 ± 52 | 332", "299 ± 52 | 332 ± 11 | 296 ± 22",
+         lambda: row(*(ends(nitro("10", "PPO + Nitro", task)) for task in TASKS))),
+    Case(NITRO, "| 16 actors |", "291 ± 53 | 342 ± 16 | 290 ± 25",
+         lambda: row(*(ends(nitro("10", "PPO", task)) for task in TASKS))),
+    *(Case(NITRO, f"| {near} |", printed, partial(ends_of_rule, which))
+      for near, which, printed in (
+        ("MinionsRL", "MinionsRL", "251 ± 30"), ("KungFu", "KungFu", "250 ± 57"),
+        ("Hydrozoa", "Hydrozoa", "279 ± 68"), ("all 64 actors always", "all actors", "526 ± 327"),
+    )),
+    Case(NITRO, "It takes a third of one on a", "0.6 s and 2.0 s", partial(seconds_of_detection, "hopper")),
+    Case(NITRO, "It takes a third of one on a", "1.1 s and 3.2 s", partial(seconds_of_detection, "humanoid")),
+]  # fmt: skip
+
+CASES_OF_MINIONS = [
+    *(Case(MINIONS, f"| {near} | less than all actors", printed, partial(minions_against_all, task))
+      for near, task, printed in (
+        ("Hopper", "hopper", "236 ± 43 against 814 ± 221"), ("Humanoid", "humanoid", "147 ± 16 against 273 ± 16"),
+        ("HalfCheetah", "halfcheetah", "−342 ± 30 against −139 ± 14"),
+    )),
+    Case(MINIONS, "| CartPole, to the target |", "half of what Adapt costs", dollars_beside_adapt),
+    Case(MINIONS, "**It chooses 2 to 6 of 32 actors", "a sixth to a fourteenth of Max's bill", dollars_beside_max),
+    *(Case(MINIONS, "- *On Humanoid* it is ahead of Max", printed, partial(ahead_for_equal_dollars, rival))
+      for rival, printed in (("Max", "34 ± 16"), ("Adapt", "23 ± 16"))),
+    Case(MINIONS, "**A good number of actors", "3 of 16", usual_actors),
+    *(Case(MINIONS, f"| {near} |", printed, partial(seconds_of_training, what)) for near, what, printed in (
+        ("100 jobs of CartPole", "pre-training", "34 s ± 10"),
+        ("100 jobs of Catch", "pre-training anew", "28 s ± 6"),
+        ("fine-tuning CartPole's scheduler on 10 jobs of Catch", "fine-tuning", "14 s ± 12"),
+    )),
+]  # fmt: skip
+
+CASES = [*CASES_OF_STELLARIS, *CASES_OF_NITRO, *CASES_OF_MINIONS]
