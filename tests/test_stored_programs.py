@@ -373,27 +373,37 @@ def test_what_a_killed_process_left_is_deleted(cache: Path) -> None:
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
+TIMED = {"wall_seconds", "steps_per_second", "check"}
+"""Parts of a record that depend on real time; the last is a digest of them all."""
+
+
+def command(cache: Path, script: str, *arguments: str) -> None:
+    """Run a command with its own cache."""
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "XLA_FLAGS": ""}
+    called = [sys.executable, f"scripts/{script}.py", *arguments]
+    subprocess.run(called, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+
+
 def trained(folder: Path, cache: Path, *overrides: str) -> list[dict[str, Any]]:
     """Records of a run by the command, without its times."""
-    command = [sys.executable, "scripts/train.py", *SMALL, *overrides, f"run.dir={folder}"]
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "XLA_FLAGS": ""}
-    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    command(cache, "train", *SMALL, *overrides, f"run.dir={folder}")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in record.items() if "returns" in name or "losses" in name} for record in records
-    ]
+    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
 
 
 def test_a_command_finds_its_programs_and_repeats_to_the_bit(tmp_path: Path) -> None:
     first = trained(tmp_path / "a", tmp_path / "cache")
     kept = {path.name: path.stat().st_mtime_ns for path in files(tmp_path / "cache")}
     assert {name.partition("-")[0] for name in kept} == {"chunk", "evaluation", "parameters", "state"}
-    assert trained(tmp_path / "b", tmp_path / "cache") == first != []
+    assert trained(tmp_path / "b", tmp_path / "cache") == first
+    assert {"policy_loss", "train_return"} <= {*first[0]}
     assert {path.name for path in files(tmp_path / "cache")} == {*kept}
     assert any(path.stat().st_mtime_ns > kept[path.name] for path in files(tmp_path / "cache")), "nothing was loaded"
     # Values of options need no other program.
     trained(tmp_path / "c", tmp_path / "cache", "algorithm.learning_rate=0.1", "algorithm.options.clip=0.3")
     assert {path.name for path in files(tmp_path / "cache")} == {*kept}
+    command(tmp_path / "cache", "evaluate", str(tmp_path / "a"), "--episodes", "2")
+    assert {path.name for path in files(tmp_path / "cache")} == {*kept}, "it compiled the evaluation again"
 
 
 def test_a_command_with_a_plugin_keeps_no_programs(tmp_path: Path) -> None:

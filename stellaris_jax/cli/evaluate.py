@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         # Imported late, so that --help is answered at once.
         from stellaris_jax.execute.run import open_run
 
-        trainer = open_run(arguments.run_dir, values, program.trust_of(arguments), arguments.round)
+        trainer = open_run(arguments.run_dir, values, program.trust_of(arguments), arguments.round, alone=True)
     if arguments.video is None:
         evaluate(trainer, arguments)
         return

@@ -46,10 +46,10 @@ class Job(NamedTuple):
     start: Start | None
 
 
-def check_and_prepare(config: Config) -> Job:
-    """Job of a configuration that nobody has checked. Starts JAX. Raises ConfigError if it cannot run."""
+def check_and_prepare(config: Config, alone: bool = False) -> Job:
+    """Job of a configuration that nobody has checked. Starts JAX (`start_jax`). Raises ConfigError if it cannot run."""
     check(config)
-    start_jax(config)
+    start_jax(config, alone)
     return prepare(config)
 
 

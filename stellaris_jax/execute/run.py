@@ -24,7 +24,7 @@ from stellaris_jax.engine.processes import is_first
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.follower import follow
-from stellaris_jax.execute.job import prepare
+from stellaris_jax.execute.job import check_and_prepare, prepare
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Callback, Session
@@ -178,7 +178,11 @@ def _set_foreign_metrics_aside(run_dir: Path, round_: int, note: Callable[[str],
 
 
 def open_run(
-    run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False, at: int | str | None = None
+    run_dir: str | Path,
+    values: Mapping[str, Any] | None = None,
+    trust: Trust = False,
+    at: int | str | None = None,
+    alone: bool = False,
 ) -> Trainer:
     """Open a run directory's trainer at its newest intact checkpoint; leaves the directory untouched.
 
@@ -187,6 +191,8 @@ def open_run(
       values: changed settings by dotted key, as {"evaluation.greedy": False}.
       trust: plug-ins and modules that the run may import (see `config.trust`).
       at: round of another checkpoint that was kept; `BEST` for the one whose evaluation had the highest return.
+      alone: whether this process does nothing else. Then JAX starts as for the training of this run, whose compiled
+        programs are found.
 
     Raises:
       ConfigError: the directory holds no readable run, or no such checkpoint, or the user has not allowed its imports.
@@ -198,7 +204,7 @@ def open_run(
     config = config.replace(fixed | renamed(values or {}, config))
     if config.engine.compile_cache:
         enable_compile_cache()
-    trainer = Trainer(config)
+    trainer = Trainer(check_and_prepare(config, alone))
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
         if at is not None:
             checkpoints.only = _kept(Path(run_dir), checkpoints.rounds(), at)
