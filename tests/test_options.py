@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ def test_an_option_of_a_plugin_changes_no_other_line_of_the_help(request: pytest
     assert unchanged and {*unchanged} <= {*lines}
 
 
+def own_lines(lines: list[str], begin: str) -> list[str]:
+    """First lines of a help text that begin so, and those that continue them."""
+    return [*takewhile(lambda line: line.startswith((begin, "      ")), lines)]
+
+
 def test_the_help_has_every_option_below_its_owner() -> None:
     lines = help_text(Config()).splitlines()
     for place in PLACES:
@@ -97,7 +103,8 @@ def test_the_help_has_every_option_below_its_owner() -> None:
                     and name in owners]  # fmt: skip
             if keys:
                 owner = lines.index(f"  {place.key}={f'[{name}]' if place.listed else name}:")
-                assert lines[owner + 1].split()[0] in keys, thing
+                below = own_lines(lines[owner + 1 :], f"  {place.options}.")
+                assert {line.split()[0] for line in below if line[2] != " "} == {*keys}, thing
 
 
 @pytest.mark.parametrize(

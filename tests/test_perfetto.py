@@ -92,6 +92,7 @@ def test_it_is_what_the_format_asks_for(kind: str, request: pytest.FixtureReques
         rows.sort()
         assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(rows))
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    assert begins
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert begins.keys() == ends.keys() and len(begins) == sum(e["ph"] == "s" for e in events)
     assert all(isinstance(number, int) and begins[number]["ts"] <= ends[number]["ts"] for number in begins)
@@ -215,7 +216,9 @@ def test_a_log_has_the_fragments_of_shards(independent: tuple[Path, list[Any]]) 
     fragments += [f for one in rounds for f in one.dropped_fragments]
     assert log.workers("actor") == 2
     assert sorted(log.durations("actor")) == pytest.approx(sorted(f.end - f.begin for f in fragments))
-    assert log.durations("loader") == pytest.approx([0.1] * len(log.durations("loader")))
+    assert log.durations("loader") == pytest.approx([0.1] * sum(len(one.batches) for one in rounds))
+    batches = [event["dur"] for event in exported(run_dir) if event["name"].startswith("batch ")]
+    assert batches == pytest.approx([1e5] * len(log.durations("loader")))
     newest = log.kinds["actor"].ended
     assert max(newest) <= rounds[-1].usage.updates and all(
         first <= last for first, last in zip(log.kinds["actor"].begun, newest, strict=True)

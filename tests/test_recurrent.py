@@ -258,6 +258,7 @@ def test_actors_on_the_host_carry_what_the_learner_computes() -> None:
     trainer.source.receive = lambda *given: seen.append(receive(*given)) or seen[-1]  # type: ignore[method-assign]
     trainer.run()
     trainer.close()
+    assert len(seen) >= 3
     for received, following in pairwise(seen):
         jax.tree.map(np.testing.assert_array_equal, received.carry, following.fragment.carry)
     for received in seen:

@@ -162,12 +162,19 @@ def test_directories_of_runs_and_runs_by_name(tmp_path: Path) -> None:
     assert page.tables[1][1][2] == "noise", "runs that came to the same"
 
 
+def torn(run: Path) -> None:
+    """Only the first lines of the metrics are left."""
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:3000])
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"rounds": 40}))
+
+
 DAMAGE = {
     "gone": lambda run: shutil.rmtree(run),
     "empty": lambda run: [path.unlink() for path in run.iterdir()],
     "no metrics": lambda run: (run / "metrics.jsonl").unlink(),
     "no result": lambda run: (run / "summary.json").unlink(),
-    "torn metrics": lambda run: (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:3000]),
+    "torn metrics": torn,
     "other metrics": lambda run: (run / "metrics.jsonl").write_text(
         '{"kind":"evaluation","round":1,"env_steps":1,"per_seed":{"eval_return_mean":["x"]}}\n'
     ),
@@ -180,6 +187,19 @@ DAMAGE = {
 }
 
 
+TOLD = {
+    "gone": "",  # nothing is left that could tell
+    "empty": "has no configuration that can be read",
+    "no metrics": "No evaluations: 1",
+    "no result": "Points without a result: 1",
+    "torn metrics": "does not have the 40 rounds of summary.json",
+    "other metrics": "line 1 is damaged and left out",
+    "ragged metrics": "records of another shape",
+    "binary": "config.yaml is damaged and left out",
+    "summary of another kind": "holds values of another kind",
+}
+
+
 @pytest.mark.parametrize("what", DAMAGE)
 @pytest.mark.filterwarnings("error")
 def test_damage_is_told_in_a_sentence(what: str, tmp_path: Path) -> None:
@@ -187,9 +207,11 @@ def test_damage_is_told_in_a_sentence(what: str, tmp_path: Path) -> None:
     DAMAGE[what](sweep / "1")
     done = call("report.py", sweep, "--threshold", 200)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    rows = Reader(sweep / "report.html").tables[0]
+    page = Reader(sweep / "report.html")
+    assert TOLD[what] in done.stderr + page.words
+    rows = page.tables[0]
     assert {"0.0001", "0.0002"} == {row[3] for row in rows[1:]}
-    assert {"0/", "2/", "3/"} <= set(Reader(sweep / "report.html").links)
+    assert {"0/", "2/", "3/"} <= set(page.links)
 
 
 @pytest.mark.parametrize("what", DAMAGE)

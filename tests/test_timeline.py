@@ -348,6 +348,8 @@ def test_a_barrier_and_a_pipeline_of_actors(rule: str) -> None:
         records = advance(timeline, 12)
         published = 0
         for record in records:
+            before = [g for r in records[: record.index + 1] for g in r.groups if g.published <= record.start]
+            assert record.behaviour_version == len(before)
             assert record.behaviour_version == published or depth == 2
             earlier = [g for r in records[: record.index] for g in used([r])]
             finished = Counter(g.fragment for g in earlier)

@@ -163,6 +163,8 @@ def test_nothing_compiles_after_the_first_chunk() -> None:
     trainer.run()
     assert trainer.round == 40
     assert compiled == []
+    jax.jit(lambda x: x + 41.5)(np.ones(3))
+    assert compiled, "and the listener hears"
 
 
 def test_nonfinite_gradients_are_rejected_and_counted() -> None:

@@ -30,7 +30,7 @@ from stellaris_jax.telemetry.jsonl import stream_rows
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import TickStream, delay_of
-from stellaris_jax.timeline.joblog import jobs_of
+from stellaris_jax.timeline.joblog import Loading, jobs_of
 from stellaris_jax.timeline.jobs import write as write_jobs
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.records import Batch, Fragment
@@ -179,14 +179,14 @@ def _simulated(run_dir: Path, config: Config, layout: MinibatchLayout) -> Iterat
 def events(config: Config, rounds: Iterable[TimelineRound]) -> Iterator[Event]:
     """All events of some rounds."""
     flow, queue, data, actors = count(1), Queue("queue"), Queue("data queue"), config.actor_shards
-    entry = None
+    entry, loading = None, Loading()
     for entry in rounds:
         round_ = entry.round
         _add_gradients(queue, round_)
         if config.actor_shards:
             yield from _fragments(shard_bars(config, [round_]), data, config)
             yield from (_slice("rollout", ACTORS, *roll) for roll in entry.rolls)
-            yield from map(_formed, round_.batches)
+            yield from map(_formed, loading.done(round_))
         else:
             actors = max(actors, len(entry.rolls))
             yield from (_collected(round_, roll) for roll in entry.rolls)
@@ -197,6 +197,7 @@ def events(config: Config, rounds: Iterable[TimelineRound]) -> Iterator[Event]:
     if entry is not None and entry.under_way:
         bars = shard_bars(config, [], entry.under_way)
         yield from _fragments(bars, data, config, entry.round.usage.seconds)
+    yield from map(_formed, loading.batches)
     yield from queue.events()
     yield from data.events()
     yield from _tracks(config, actors)

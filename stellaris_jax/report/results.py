@@ -197,7 +197,7 @@ def load_run(path: Path, note: Callable[[str], None] = warn_on_stderr) -> Run:
     """Run as `read_run` reads it, without damaged metrics or summary; `note` receives sentences about damage."""
     run = read_run(path, note)
     measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
-    if not all(measure is None or isinstance(measure, int | float) for measure in measures):
+    if not all(one is None or (isinstance(one, int | float) and math.isfinite(one)) for one in measures):
         run = _damaged(run, f"{path / 'summary.json'} holds values of another kind and is left out", note)
         run = replace(run, summary=None)
     try:

@@ -17,7 +17,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
 from stellaris_jax.timeline.jobs import KINDS, Job
 from stellaris_jax.timeline.jobs import read as read_jobs
-from stellaris_jax.timeline.records import Fragment, Group, Round
+from stellaris_jax.timeline.records import Batch, Fragment, Group, Round
 from stellaris_jax.timeline.trace import NAME, Roll
 from stellaris_jax.timeline.trace import read as read_trace
 
@@ -185,6 +185,19 @@ def _bounded(job: Job) -> Job:
     return job
 
 
+class Loading:
+    """Batches whose minibatches could not be had yet when their round ended."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def done(self, record: Round) -> list[Batch]:
+        """Batches that are loaded by the end of a round."""
+        batches = [*self.batches, *record.batches]
+        self.batches = [batch for batch in batches if batch.loaded == 0.0]
+        return [batch for batch in batches if batch.loaded > 0.0]
+
+
 class Versions:
     """Seconds at which versions were published."""
 
@@ -203,7 +216,9 @@ class Versions:
         return self.first + bisect_right(self.seconds, second)
 
 
-def _jobs_of_shards(record: Round, rolled: Callable[[int], int | None], versions: Versions) -> Iterator[Job]:
+def _jobs_of_shards(
+    record: Round, rolled: Callable[[int], int | None], versions: Versions, loading: Loading
+) -> Iterator[Job]:
     """Jobs of the fragments that a round of independent actors has used or dropped, and of its loader."""
     fragments: list[tuple[str | None, Fragment]] = [
         (str(batch.index), one) for batch in record.batches for one in batch.fragments
@@ -211,7 +226,7 @@ def _jobs_of_shards(record: Round, rolled: Callable[[int], int | None], versions
     for name, one in [*fragments, *((None, fragment) for fragment in record.dropped_fragments)]:
         first, newest = one.versions[0], versions.newest(one.end)
         yield Job("actor", one.begin, one.end, str(one.shard), first, newest, rolled(1), name)
-    for batch in record.batches:
+    for batch in loading.done(record):
         if batch.loaded > batch.second:
             yield Job("loader", batch.second, batch.loaded, batch=str(batch.index))
 
@@ -234,12 +249,12 @@ def jobs_of(
     """
     before: float | None = None
     last: list[Group] = []
-    shards, versions = False, Versions()
+    shards, versions, loading = False, Versions(), Loading()
     for record, rolls in rounds:
         shards = shards or bool(record.batches)
         if shards:
             versions.add(record)
-            yield from _jobs_of_shards(record, rolled, versions)
+            yield from _jobs_of_shards(record, rolled, versions, loading)
             rolls = ()
         before = record.start if before is None else before
         fragment, behaviour = str(record.index), record.behaviour_version
