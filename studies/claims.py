@@ -104,7 +104,7 @@ def ratio_of(paper: str) -> float | None:
     """Ratio of a paper's two figures, of which the second is not 0; None for other texts.
 
     >>> ratio_of("297 against 230"), ratio_of("$0.74 against $1.00"), ratio_of("1.5 times"), ratio_of("–")
-    (1.2913043478260868, 0.74, 1.5, None)
+    (1.291304347826087, 0.74, 1.5, None)
     """
     if times := re.fullmatch(r"(\d+(?:\.\d+)?) times", paper):
         return float(times[1])

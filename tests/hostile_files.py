@@ -70,7 +70,7 @@ def little_memory(limit: int = 40 * MIB) -> Iterator[None]:
     tracemalloc.start()
     try:
         yield
-        peak = tracemalloc.get_traced_memory()[1]
     finally:
+        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert peak < limit, f"{peak / MIB:.0f} MiB"
+        assert peak < limit, f"{peak / MIB:.0f} MiB"

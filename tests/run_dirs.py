@@ -11,6 +11,8 @@ import numpy as np
 import yaml
 
 from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.timeline import Gradient, Group, Round, Usage, trace
+from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 STEPS = 2048
 
@@ -86,3 +88,13 @@ def rewrite(run_dir: Path, curves: dict[int, list[float]]) -> None:
         for index, (steps, returns) in enumerate(curves.items(), start=1)
     ]  # fmt: skip
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def lived() -> RoundTrace:
+    """A round of a live run."""
+    gradients = [Gradient(0, 1, 2, 3, 0.5, 1.5, peers=[2], staleness=1, in_flight=1, kl_coefficient=0.2)] * 2
+    group = Group(gradients, [0.5, 1.0], clock=4, second=2.0, escaped=False, threshold=1.5, published=2.5)
+    record = Round(0, 3, 0.0, 2, 0.4, 3, 0.5, groups=[group], dropped=gradients[:1], usage=Usage(seconds=2.5))
+    failure = Failure("actor", 0, 0.0, 0.1, "killed")
+    versions = [Published(5, 2.5, "ab", 1.0, [0.5] * trace.PROJECTIONS)]
+    return RoundTrace(record, 0.9, [Roll(0, 0.0, 0.4)], [failure], versions)

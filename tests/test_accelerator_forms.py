@@ -139,11 +139,10 @@ def test_a_run_and_its_continuation_are_the_same(tmp_path: Path, monkeypatch: py
 
 def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole fragment at once where a CPU would take it in parts."""
-    widths: list[int] = []
+    loops: list[list[int]] = []
 
     class Network:
         def value(self, tree: dict[str, object], obs: jax.Array) -> jax.Array:
-            widths.append(obs.shape[0])
             return obs[..., 0]
 
     obs = np.ones((64, 256, 3), np.float32)
@@ -151,7 +150,9 @@ def test_critics_see_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
         values = prepare.values(Network(), {}, jax.numpy.asarray(obs))  # type: ignore[arg-type]
         np.testing.assert_array_equal(values, obs[..., 0])
-    assert len(widths) == 2
+        program = jax.make_jaxpr(lambda x: prepare.values(Network(), {}, x))(obs)  # type: ignore[arg-type]
+        loops.append([equation.params["length"] for equation in program.eqns if equation.primitive.name == "scan"])
+    assert loops == [[4], []]
 
 
 @pytest.mark.parametrize("masked", [False, True])

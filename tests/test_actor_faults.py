@@ -178,6 +178,7 @@ def test_a_wrong_answer_is_one_sentence(method: str, answer: object, monkeypatch
 
 def test_a_data_admission_cannot_change_what_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[str] = []
+    seen: list[int] = []
 
     class Meddling(DataAdmission):
         def selects(self, view: DataView) -> Sequence[Fragment]:
@@ -186,6 +187,7 @@ def test_a_data_admission_cannot_change_what_it_sees(monkeypatch: pytest.MonkeyP
                 "rolling": lambda view: view.rolling.clear(),
                 "begun": lambda view: view.begun.append(0),
             }.items():
+                seen.append(len(getattr(view, name)))
                 with suppress(AttributeError):
                     change(view)
                     changed.append(name)
@@ -196,7 +198,7 @@ def test_a_data_admission_cannot_change_what_it_sees(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timeline.free.queue, "admission", Meddling())
     for _ in range(3):
         timeline.next_round()
-    assert not changed
+    assert seen and not changed
 
 
 # Time of learners -----------------------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ def test_parts_of_a_policy_have_learning_rates_of_their_own(overrides: list[str]
         leaves = zip(*map(jax.tree.leaves, (start[name], after[name])), strict=True)
         changed = [not np.allclose(x, y, rtol=0.0, atol=1e-9) for x, y in leaves]
         assert any(changed) == (name != "critic"), name
+    first, alone, beside = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree["actor"])]) for tree in (start, before, after)
+    )
+    assert np.linalg.norm(beside - first) == pytest.approx(np.linalg.norm(alone - first), rel=0.05)
     assert Trainer(tiny(steps(1), "algorithm.learning_rates.critic=3e-3")).spec.parts == ("critic",)
 
 

@@ -114,7 +114,7 @@ def test_ppo_learns_with_other_estimators(overrides: list[str]) -> None:
 
 
 def test_learners_compute_vtrace_with_their_own_policy() -> None:
-    """Without staleness the first gradient is that of GAE without standardising across the batch."""
+    """So gradients are of sequences, and no advantage is made before them."""
     config = tiny("algorithm.advantage=vtrace", steps(1))
     assert Trainer(config).spec.sequences and Trainer(config).spec.recipe.made == ()
 

@@ -48,6 +48,14 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
+def test_public_names_are_imported_from_where_they_stand() -> None:
+    """`from stellaris_jax import Trainer` would be an arrow from any level to the highest."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name:
+                assert {alias.name for alias in node.names} <= {"__version__", *LEVELS}, f"{path}, {node.lineno}"
+
+
 def package(module: str) -> str:
     return module.partition(".")[0]
 

@@ -338,6 +338,7 @@ def test_kills(sign: str) -> None:
     time.sleep(0.3)
     process.kill()
     process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it ended before"
     choose(*ARGUMENTS, "--dir", "whole", "--parallel", "1")
     if Path("c/choose.yaml").is_file():
         choose("--resume", "c", "--parallel", "2")

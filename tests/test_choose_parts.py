@@ -90,7 +90,7 @@ def test_a_rung_weighs_returns_and_seconds() -> None:
     }
     assert level(list(curves.values()), 1, None) == 61.0, "the second highest, of one that is kept"
     assert ranked(curves, 1, Goal("seconds"))[0] == 2, "the first of two that reach it"
-    assert ranked(curves, 2, Goal("seconds"))[-1] == 0 or level(list(curves.values()), 2, None) == 2.0
+    assert ranked(curves, 2, Goal("seconds"))[-1] == 0 and level(list(curves.values()), 2, None) == 2.0
     assert ranked(curves, 1, Goal("seconds", 30.0))[0] == 1, "no level is above the target"
     assert ranked(curves, 1, Goal("return"))[0] == 0
 

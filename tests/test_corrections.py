@@ -312,7 +312,9 @@ def test_a_number_of_a_correction_compiles_nothing(programs: Any) -> None:
     )
     assert one.spec == other.spec
     one.run(2)
+    compiled = len(one.engine.compiled)
     other.run(2)
+    assert one.engine is other.engine and len(other.engine.compiled) == compiled > 0
     assert not np.array_equal(one.state.params, other.state.params)
 
 

@@ -53,7 +53,7 @@ def unsealed(document: dict[str, Any]) -> None:
 
 
 def change(document: Any, key: str, value: Any) -> None:
-    """Set a value by its path, if there is one."""
+    """Set a value by its path, if the document has one."""
     *path, last = (int(part) if part.isdigit() else part for part in key.split("."))
     for name in path:
         document = document[name]

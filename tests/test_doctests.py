@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "stellaris_jax"
-WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>>" in path.read_text())
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("stellaris_jax", "studies", "benchmarks")
+WITH_EXAMPLES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if ">>> " in path.read_text())
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.stem)
 def test_examples_hold(path: Path) -> None:
-    module = import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+    module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     failed, tried = doctest.testmod(module)
     assert tried > 0 and failed == 0

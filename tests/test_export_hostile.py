@@ -154,18 +154,14 @@ TREES = {
     "statistics": (replaced("normalizer.mean", np.zeros(5, np.float32)), "its normalizer.mean is [5]; accepted"),
     "no statistics": (replaced("normalizer", {}), "its normalizer holds []; accepted: mean, samples, variance"),
     "complex": (replaced("params.log_std", 1j), "it holds an object of type 2; accepted: arrays"),
-    "metadata": (replaced("metadata", {}), "its metadata is no text"),
+    "metadata": (replaced("metadata", {"seal": f'"fingerprint": "{UNSEALED}"'}), "its metadata is no text"),
     "other keys": (replaced("more", {}), "it is no mapping of metadata, normalizer, params"),
 }
 
 
 @pytest.mark.parametrize(("edit", "sentence"), TREES.values(), ids=TREES)
 def test_arrays_are_compared_with_the_network(edit: Callable[[Any], None], sentence: str, tmp_path: Path) -> None:
-    data = with_tree(edit)
-    if b"fingerprint" not in data:
-        data += msgpack.packb(f'"fingerprint": "{UNSEALED}"')  # so that the fingerprint finds a place
-        sentence = ""
-    assert sentence in refusal("flax", data, tmp_path)
+    assert sentence in refusal("flax", with_tree(edit), tmp_path)
 
 
 @pytest.mark.parametrize("hidden", [[2**30, 2**30], [2**62], [10**6] * 64])

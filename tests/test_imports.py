@@ -13,8 +13,12 @@ from stellaris_jax.base.commands import COMMANDS
 REPORT = """\
 import contextlib, io, sys
 from stellaris_jax.cli.main import main
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    main(sys.argv[1:])
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        main(sys.argv[1:])
+    except SystemExit as end:
+        if end.code:
+            raise
 print(*sys.modules)
 """
 HEAVY = {
@@ -36,7 +40,7 @@ OTHERS = {"brax", "mujoco", "envpool", "ray", "optuna", "pandas", "IPython", "to
 TRAINED = (
     "env=gymnax/cartpole", "env.num_envs=2", "algorithm.rollout_length=8", "algorithm.epochs=1",
     "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=16", "evaluation.points=0",
-    "run.progress=false", "run.loggers=[jsonl]",
+    "run.progress=false", "run.loggers=[]",
 )  # fmt: skip
 
 

@@ -296,9 +296,7 @@ def test_files_are_kept_as_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     manifests = [record.request.log_artifact.artifact.manifest for record in records] + [
         record.artifact.manifest for record in records
     ]
-    assert {entry.path for manifest in manifests for entry in manifest.contents} >= kept or any(
-        manifest.manifest_file_path for manifest in manifests
-    )
+    assert {entry.path for manifest in manifests for entry in manifest.contents} >= kept
     settings = {item.key: item.value_json for record in records for item in record.run.config.update}
     assert json.loads(settings["algorithm.learning_rate"]) == 0.001
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from mutations import mutations
-from run_dirs import make_run
+from run_dirs import lived, make_run
 from sweeps import SMALL
 
 from stellaris_jax import Config, load_config
@@ -35,8 +35,8 @@ from stellaris_jax.report.page import charts, panels
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.runs.run_store import find, removable_runs
 from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, run_identity, verified_line, with_digests
-from stellaris_jax.timeline import Gradient, Group, Round, Usage, trace
-from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, RoundTrace, Trace
+from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.trace import Header, RoundTrace, Trace
 
 
 def complaint(label: str, read: Callable[[], Any]) -> list[str]:
@@ -53,16 +53,6 @@ def complaint(label: str, read: Callable[[], Any]) -> list[str]:
 
 
 # Traces ---------------------------------------------------------------------------------------------------------------
-
-
-def lived() -> RoundTrace:
-    """A round of a live run."""
-    gradients = [Gradient(0, 1, 2, 3, 0.5, 1.5, peers=[2], staleness=1, in_flight=1, kl_coefficient=0.2)] * 2
-    group = Group(gradients, [0.5, 1.0], clock=4, second=2.0, escaped=False, threshold=1.5, published=2.5)
-    record = Round(0, 3, 0.0, 2, 0.4, 3, 0.5, groups=[group], dropped=gradients[:1], usage=Usage(seconds=2.5))
-    failure = Failure("actor", 0, 0.0, 0.1, "killed")
-    versions = [Published(5, 2.5, "ab", 1.0, [0.5] * trace.PROJECTIONS)]
-    return RoundTrace(record, 0.9, [Roll(0, 0.0, 0.4)], [failure], versions)
 
 
 def test_rounds_of_changed_traces_are_whole_or_refused() -> None:

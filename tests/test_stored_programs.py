@@ -74,7 +74,7 @@ def test_a_program_is_lowered_once_and_computes_the_same(cache: Path) -> None:
     assert files(cache)[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("other", ["parts", "name", "shape", "variable", "configuration", "source", "packages"])
+@pytest.mark.parametrize("other", ["parts", "name", "shape", "variable", "configuration", "code"])
 def test_another_program_is_not_taken_for_it(
     cache: Path, other: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -70,14 +70,17 @@ def repeated(data: Data) -> None:
 
 EDITS: dict[str, tuple[Callable[[Data], Any], str]] = {
     "version of the future": (segments(set_item(4, 10**6)), "a segment is of a version that was not there yet"),
-    "another version": (segments(lambda one: set_item(4, one[4] - 1)(one)), "version"),
+    "another version": (
+        segments(lambda one: set_item(4, one[4] - 1)(one)),
+        "a fragment has other versions than its segments",
+    ),
     "another row": (segments(set_item(3, 99)), "a segment is in a row that no fragment has"),
     "one row for all": (lambda data: [set_item(3, 0)(one) for one in data["segments"]], "same row"),
     "another part": (segments(set_item(2, 9)), "a segment is not the next one of its fragment"),
     "another number": (segments(set_item(1, 77)), "a segment is of a fragment that its shard does not roll"),
     "fragment's shard": (
         fragment("shard", lambda data: 1 - data["batches"][0]["fragments"][0]["shard"]),
-        "fragment",
+        "a fragment leaves the data queue before it is rolled",
     ),
     "fragment's versions": (fragment("versions", [0, 0, 0, 0]), "a fragment has other versions than its segments"),
     "fragment's row": (fragment("row", 50), "a fragment is in another row than its segments"),

@@ -113,6 +113,10 @@ def assert_close(one: Trainer, other: Trainer) -> None:
     for (path, a), b in zip(jax.tree.leaves_with_path(known(one)), jax.tree.leaves(known(other)), strict=True):
         if jax.numpy.issubdtype(a.dtype, jax.numpy.floating):
             np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4, err_msg=jax.tree_util.keystr(path))
+        elif jax.numpy.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(jax.random.key_data(a), jax.random.key_data(b))
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
     assert json.dumps([state["usage"] for state in one.schedule.states]) == json.dumps(
         [state["usage"] for state in other.schedule.states]
     )
