@@ -332,13 +332,10 @@ def test_signals(signum: int, sign: str) -> None:
 def test_kills(sign: str) -> None:
     process = start(Path.cwd() / "c", *ARGUMENTS, "--dir", "c", script="choose.py")
     assert process.stdout is not None
-    for line in process.stdout:
-        if sign in line:
-            break
+    assert any(sign in line for line in process.stdout), "it said nothing of that"
     time.sleep(0.3)
     process.kill()
     process.communicate()
-    assert process.returncode == -signal.SIGKILL, "it ended before"
     choose(*ARGUMENTS, "--dir", "whole", "--parallel", "1")
     if Path("c/choose.yaml").is_file():
         choose("--resume", "c", "--parallel", "2")
