@@ -64,7 +64,8 @@ def _each(key: str, values: str, *others: str) -> dict[str, Case]:
 TOKENS = (
     "env=tokens/sort", "env.kwargs.length=3", "env.kwargs.group=2", "env.num_envs=16", "algorithm.rollout_length=4",
     "network.policy=transformer", "network.options.layers=1", "network.options.heads=2", "network.options.width=8",
-    "warm_start.updates=40", "warm_start.learning_rate=1e-2", "algorithm.epochs=2", "system.learners=2",
+    "warm_start.updates=40", "warm_start.learning_rate=1e-2", "algorithm.epochs=2", "algorithm.learning_rate=3e-4",
+    "system.learners=2",
 )  # fmt: skip
 """Completions of a tiny transformer."""
 
