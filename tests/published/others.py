@@ -26,7 +26,7 @@ APPO, PPO = "RLlib's APPO", "RLlib's PPO"
 
 
 class Choice(NamedTuple):
-    """What a choice is worth, on seeds that it has not seen.
+    """Worth of a choice, on seeds that it has not seen.
 
     Attributes:
       regret: how much longer it takes than the best candidate, as a share.

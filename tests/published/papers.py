@@ -70,7 +70,7 @@ def all_ends() -> list[Ends]:
 
 
 def different_ends() -> list[Ends]:
-    """Those whose returns no comparison before has."""
+    """Comparisons whose returns no one before has."""
     return [each for i, each in enumerate(all_ends()) if each[:2] not in [before[:2] for before in all_ends()[:i]]]
 
 
@@ -126,7 +126,7 @@ def row_of_ends(figure: str, which: str) -> str:
 
 
 def baseline_for_equal(figure: str, task: str, expense: str) -> str:
-    """What a baseline has learned for what Stellaris takes."""
+    """Return that a baseline has learned for what Stellaris takes."""
     name = BASELINES[figure]
     ours, theirs = stellaris(figure, task, f"{name} + Stellaris"), stellaris(figure, task, name)
     return plus_minus(final_for_equal(ours, theirs, expense)[1], 0)

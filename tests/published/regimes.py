@@ -25,7 +25,7 @@ SYSTEMS = {
 }
 """Rule of aggregation and way of actors of each column."""
 RATIOS = (1 / 64, 1 / 16, 1 / 4, 1.0)
-"""What a rollout takes, of what one learner takes to learn from a batch."""
+"""Seconds of a rollout, as shares of what one learner takes to learn from a batch."""
 LEARNERS = (1, 2, 4, 8, 16, 32, 64)
 FEW_AND_MANY = (8, 32)
 VARYING = ("exponential", "Pareto")
@@ -67,7 +67,7 @@ def speeds(tail: str, learners: int, system: str, failure: float = 0.0, start: s
 
 
 def speeds_of_both(tails: Iterable[str], failure: float = 0.0, start: str = "warm") -> list[float]:
-    """Those of asynchronous actors and learners, with 8 and with 32 learners."""
+    """Speeds of asynchronous actors and learners, with 8 and with 32 learners."""
     return [each for tail in tails for number in FEW_AND_MANY for each in speeds(tail, number, "both", failure, start)]
 
 
