@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from commands import REPOSITORY, call
 from hostile_files import MIB, little_memory
+from job_logs import SMALL, actor, aggregate, learner, log_of
 from telemetry import round_record
 
 from stellaris_jax import ConfigError, load_config
@@ -19,45 +20,19 @@ from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.execute import run
 from stellaris_jax.report.perfetto import export_jobs
 from stellaris_jax.timeline import Gradient, Group, Round, Timeline, trace
-from stellaris_jax.timeline import prediction as foretold
-from stellaris_jax.timeline.joblog import durations, jobs_of, read_log
+from stellaris_jax.timeline.joblog import durations, jobs_of
 from stellaris_jax.timeline.jobs import COLUMNS, KINDS, Job, read, write
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.trace import Header, Roll, RoundTrace
 
 EXAMPLES = {form: REPOSITORY / "examples" / "cluster" / f"jobs.{form}" for form in ("jsonl", "csv")}
-SMALL = (
-    "env=gymnax/cartpole",
-    "env.num_envs=4",
-    "algorithm.rollout_length=16",
-    "network.hidden=[8]",
-    "total_steps=640",
-)
 JOBS = [
     Job("actor", 0.0, 3.0, "a", 0, 1, 64, "0"),
     Job("learner", 3.0, 4.5, "0", 1, 4, 32, "5"),
     Job("aggregate", 4.5, 4.75, None, 4, 5, None, "5"),
     Job("loader", 3.0, 3.5),
 ]
-
-
-def log_of(path: Path, *rows: dict[str, Any]) -> Path:
-    """A log with a line of JSON for each of the jobs."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def learner(start: float, end: float, **columns: Any) -> dict[str, Any]:
-    return {"kind": "learner", "start": start, "end": end, **columns}
-
-
-def actor(**columns: Any) -> dict[str, Any]:
-    return {"kind": "actor", "start": 0, "end": 1, **columns}
-
-
-def aggregate(start: float, end: float, **columns: Any) -> dict[str, Any]:
-    return {"kind": "aggregate", "start": start, "end": end, **columns}
 
 
 # The schema -----------------------------------------------------------------------------------------------------------
@@ -194,74 +169,6 @@ def test_mistakes_of_csv(text: bytes, sentence: str, tmp_path: Path) -> None:
 def test_names_that_no_file_can_have(name: str) -> None:
     with pytest.raises(ConfigError, match="is no log of jobs: "):
         load_config(["delays=trace", f"delays.log='{name}'"])
-
-
-# Staleness ------------------------------------------------------------------------------------------------------------
-
-
-def test_staleness_up_to_the_aggregation(tmp_path: Path) -> None:
-    """Batches tell by which aggregation a gradient has waited; what was thrown away has none."""
-    log = log_of(
-        tmp_path / "jobs.jsonl",
-        learner(0, 1, version_start=3, version_end=3, batch="g"), learner(0, 2, version_start=2, batch="g"),
-        learner(0, 2, version_start=0),
-        aggregate(4, 5, version_start=5, version_end=6, batch="g"),
-    )  # fmt: skip
-    assert read_log(log).staleness() == (2.5, 2, True)
-
-
-@pytest.mark.parametrize(
-    ("rows", "mean"),
-    [
-        ([learner(0, 1, version_start=3, version_end=5)], 2.0),
-        ([learner(0, 4, version_start=3), learner(2, 3, version_start=4), learner(4, 5, version_start=9)], 1 / 3),
-        ([learner(0, 4, version=3), aggregate(3, 4, version_start=5, version_end=6)], 3.0),
-        ([learner(0, 0, version_start=3)], 0.0),
-    ],
-    ids=["its end", "starts of others", "published", "an instant"],
-)
-def test_staleness_up_to_the_end_of_a_job(rows: list[dict[str, Any]], mean: float, tmp_path: Path) -> None:
-    staleness = read_log(log_of(tmp_path / "jobs.jsonl", *rows)).staleness()
-    assert staleness is not None and staleness[0] == pytest.approx(mean) and not staleness.aggregated
-
-
-def test_what_is_simulated_is_foretold(tmp_path: Path) -> None:
-    """A log of a simulation has the simulation's own staleness, which is foretold."""
-    config = load_config([*SMALL, "system=async", "system.learners=3", "platform.actors=2", "delays=exponential"])
-    timeline = Timeline.of(config, 0)
-    rounds = [timeline.next_round() for _ in range(config.rounds)]
-    stale = [gradient.staleness for one in rounds for group in one.groups for gradient in group.gradients]
-    with (tmp_path / "jobs.csv").open("w") as file:
-        write(file, jobs_of((one, []) for one in rounds), "csv")
-    found = read_log(tmp_path / "jobs.csv")
-    assert found.staleness() == (pytest.approx(sum(stale) / len(stale)), len(stale), True)
-    again = load_config([*SMALL, "system=async", "platform.actors=2", "delays=trace", f"delays.log={tmp_path}/jobs.csv",
-                         "delays.actor.kind=constant"])  # fmt: skip
-    assert again.system.learners == 3
-    staleness, utilisation = comparison(again)
-    numbers = re.search(r"when gradients are aggregated was (\S+) \(\d+ gradients\); .* foretells (\S+) \(", staleness)
-    assert numbers and float(numbers[1]) == pytest.approx(float(numbers[2]), rel=0.2)
-    assert "its learners computed" in utilisation
-
-
-def test_the_same_gradients_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate of Stellaris closes as it goes: the mean of many gradients is not that of the first ones."""
-    monkeypatch.setattr(foretold, "MOST", 400)
-    system = ["system=stellaris", "system.learners=4", "platform.actors=2", "delays.actor.kind=constant"]
-    config = load_config([*SMALL, *system, "delays.learner.kind=exponential", "total_steps=64000"])
-    timeline = Timeline.of(config, 0)
-    rounds = [timeline.next_round() for _ in range(300)]
-    for count in (10, 300):
-        with (tmp_path / f"{count}.csv").open("w") as file:
-            write(file, jobs_of((one, []) for one in rounds[:count]), "csv")
-    early, late = (read_log(tmp_path / f"{count}.csv").staleness() for count in (10, 300))
-    assert early and late and early.mean > 1.3 * late.mean
-    for count, most in ((10, early.gradients), (300, 400)):
-        traced = ["delays.learner.kind=trace", f"delays.learner.options.log={tmp_path}/{count}.csv"]
-        staleness, _ = comparison(load_config([*SMALL, *system, *traced, "total_steps=64000"]))
-        found = re.search(r"was (\S+) \((\d+) gradients\); .* foretells (\S+) \((\d+) ", staleness)
-        assert found and float(found[1]) == pytest.approx(float(found[3]), rel=0.15)
-        assert int(found[2]) == most and most <= int(found[4]) < most + 64
 
 
 def test_jobs_of_rounds() -> None:

@@ -47,16 +47,16 @@ class Columns:
 
 
 class Staleness(NamedTuple):
-    """Staleness of a log's gradients, in versions.
+    """Staleness of a log's gradients or of what its actors made, in versions.
 
     Attributes:
-      mean: mean over gradients.
-      gradients: number of them whose staleness is known.
-      aggregated: it is counted up to the aggregation; otherwise up to the end of the learner's job.
+      mean: mean over jobs.
+      jobs: number of them whose staleness is known.
+      aggregated: it is counted up to the aggregation; otherwise up to the end of the job.
     """
 
     mean: float
-    gradients: int
+    jobs: int
     aggregated: bool
 
 
@@ -123,9 +123,22 @@ class Log:
         aggregated = known & (batches != UNKNOWN) & (clocks >= begun)
         if 2 * aggregated.sum() >= known.sum():
             return _mean_of((clocks - begun)[aggregated], np.array(learner.ends)[aggregated], most, True)
-        ended = np.array(learner.ended)
-        newest = np.where(ended == UNKNOWN, self._newest(np.array(learner.ends)), ended)
-        return _mean_of(np.maximum(newest - begun, 0)[known], np.array(learner.ends)[known], most, False)
+        return self.published_during("learner", most)
+
+    def published_during(self, kind: str, most: int | None = None) -> Staleness | None:
+        """Versions that were published while a job of a kind ran; None where no such job has a version.
+
+        Args:
+          kind: `learner` or `actor`.
+          most: number of jobs, the first ones by their ends; all by default.
+        """
+        one = self.kinds[kind]
+        begun, ended, ends = np.array(one.begun), np.array(one.ended), np.array(one.ends)
+        known = begun != UNKNOWN
+        if not known.any():
+            return None
+        newest = np.where(ended == UNKNOWN, self._newest(ends), ended)
+        return _mean_of(np.maximum(newest - begun, 0)[known], ends[known], most, False)
 
     def _clocks(self) -> np.ndarray:
         """Version that each batch's aggregation starts from, and `UNKNOWN` for what has no batch."""

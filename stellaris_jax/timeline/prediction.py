@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.delays import WORKERS
-from stellaris_jax.timeline.joblog import Log, Staleness, read_log
+from stellaris_jax.timeline.joblog import Log, Staleness, Versions, read_log
 from stellaris_jax.timeline.simulate import Timeline
 
 MOST = 2000
@@ -27,27 +27,36 @@ class Foretold(NamedTuple):
       aggregated: mean staleness of gradients at their aggregation, in versions.
       delivered: mean staleness of gradients at their delivery, in versions.
       utilisation: share of the time that learners compute.
+      fragments: number of fragments of independent actors that became part of a batch or were dropped.
+      rolled: mean number of versions that were published while such a fragment was rolled.
     """
 
     gradients: int
     aggregated: float
     delivered: float
     utilisation: float
+    fragments: int
+    rolled: float
 
     @classmethod
     def of(cls, config: Config, enough: int = MOST) -> Foretold:
         """Simulate the first rounds of a configuration, until there are enough gradients."""
         timeline, aggregated, delivered = Timeline.of(config, config.seed), [], []
+        versions, rolled = Versions(), []
         for _ in range(config.rounds):
-            for group in timeline.next_round().groups:
+            record = timeline.next_round()
+            versions.add(record)
+            for group in record.groups:
                 aggregated += [gradient.staleness for gradient in group.gradients]
                 delivered += [gradient.in_flight for gradient in group.gradients]
+            fragments = [one for batch in record.batches for one in batch.fragments] + record.dropped_fragments
+            rolled += [versions.newest(one.end) - one.versions[0] for one in fragments]
             if len(aggregated) >= enough:
                 break
-        usage, number = timeline.usage, max(1, len(aggregated))
+        usage = timeline.usage
         time = usage.seconds * config.system.learners
         busy = usage.learner_busy / time if time > 0 else 0.0
-        return cls(len(aggregated), sum(aggregated) / number, sum(delivered) / number, busy)
+        return cls(len(aggregated), _mean(aggregated), _mean(delivered), busy, len(rolled), _mean(rolled))
 
 
 def comparison(config: Config) -> Iterator[str]:
@@ -55,11 +64,30 @@ def comparison(config: Config) -> Iterator[str]:
     for section, key in WORKERS.items():
         if log := _log_of(config, section):
             yield from _counted(log, read_log(log), section.removeprefix("delays."), key, attrgetter(key)(config))
-    if log := _log_of(config, "delays.learner"):
-        logged = read_log(log)
-        staleness = logged.staleness(MOST)
-        enough = MOST if staleness is None else max(FEWEST, staleness.gradients)
-        yield from _compared(log, staleness, logged.utilisation(), Foretold.of(config, enough))
+    of_learners, of_actors = _log_of(config, "delays.learner"), _log_of(config, "delays.actor")
+    rolled = read_log(of_actors).published_during("actor", MOST) if of_actors else None
+    staleness = read_log(of_learners).staleness(MOST) if of_learners else None
+    if of_learners or rolled is not None:
+        foretold = Foretold.of(config, MOST if staleness is None else max(FEWEST, staleness.jobs))
+        if of_learners:
+            yield from _compared(of_learners, staleness, read_log(of_learners).utilisation(), foretold)
+        if of_actors and rolled is not None:
+            yield _aged(of_actors, rolled, foretold)
+
+
+def _mean(numbers: Sequence[int]) -> float:
+    return sum(numbers) / max(1, len(numbers))
+
+
+def _aged(log: Path, rolled: Staleness, foretold: Foretold) -> str:
+    """A sentence on the versions that were published while a log's actors worked."""
+    found = (
+        f"{log}: {rolled.mean:.2g} versions were published on average while an actor's job ran (jobs: {rolled.jobs}), "
+        "and waiting adds to that"
+    )
+    if not foretold.fragments:
+        return f"{found}."
+    return f"{found}; the simulation foretells {foretold.rolled:.2g} (fragments: {foretold.fragments})."
 
 
 def _counted(log: Path, logged: Log, kind: str, key: str, simulated: int) -> Iterator[str]:
@@ -92,7 +120,7 @@ def _compared(log: Path, staleness: Staleness | None, utilisation: float | None,
     else:
         when, mean = _measure(staleness, foretold)
         yield (
-            f"{log}: the mean staleness when {when} was {staleness.mean:.2g} ({staleness.gradients} gradients); the "
+            f"{log}: the mean staleness when {when} was {staleness.mean:.2g} ({staleness.jobs} gradients); the "
             f"simulation foretells {mean:.2g} ({foretold.gradients} gradients)."
         )
     if utilisation is not None:
