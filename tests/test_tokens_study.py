@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from studies.tokens.cells import (
     places,
 )
 from studies.tokens.collapse import separation
+from studies.tokens.measures import seconds_to, updates_to
 from studies.tokens.published import PUBLISHED
 
 
@@ -111,12 +113,24 @@ def test_claims_of_methods(study: Study) -> None:
     assert claims is not None
     of_old = [claim for claim in claims if f"64 updates old: {GSPO} learns more than" in claim.claim]
     assert len(of_old) == 2 and {claim.verdict for claim in of_old} == {"holds"}
-    rows = (study.results / "figure_methods.csv").read_text().splitlines()
-    assert len(rows) == 1 + len(places(METHOD)) and study.picture("methods").is_file()
-    cells = {tuple(row.split(",")[1:4]): row.split(",") for row in rows[1:]}
-    assert cells[CLIP, "0", "3e-4"] and cells[CLIP, "64", "3e-5"], "the best learning rates are found"
-    assert cells[NONE, "256", "3e-5"][-1] == "8" and cells[CLIP, "256", "3e-5"][-1] == "0"
+    with (study.results / "figure_methods.csv").open() as file:
+        rows = {(row["method"], row["lag"]): row for row in csv.DictReader(file)}
+    assert len(rows) == len(places(METHOD)) and study.picture("methods").is_file()
+    fresh, old = rows[CLIP, "0"], rows[CLIP, "256"]
+    assert fresh["rate"] == "3e-4" and rows[CLIP, "64"]["rate"] == "3e-5", "the best learning rates are found"
+    assert rows[NONE, "256"]["collapsed"] == "8" and old["collapsed"] == "0"
+    # Fresh completions have 0.75 right at the fourth of twenty evaluations; 0.9 is never reached with old ones.
+    assert (fresh["updates_to_75"], fresh["seconds_to_75"], fresh["seeds_to_75"]) == ("80", "4", "8")
+    assert (old["updates_to_90"], old["seconds_to_90"], old["seeds_to_90"]) == ("", "", "0")
     assert "3e-4" in LADDER and len(METHODS) == 12
+
+
+def test_a_way_counts_if_more_than_half_of_the_seeds_arrive() -> None:
+    cell = Cell(METHOD, "addition", CLIP, 8, "1e-4")
+    runs = [planted(cell, 0)._replace(returns=(0.0,) * (POINTS - late) + (0.8,) * (1 + late)) for late in (0, 1, 2)]
+    ways = [updates_to(run, 0.75) for run in runs]
+    assert ways == [400, 380, 360] and [updates_to(run, 0.9) for run in runs] == [math.inf] * 3
+    assert seconds_to(runs[2], 0.75) == POINTS - 2
 
 
 def test_claims_of_asynchrony(study: Study) -> None:

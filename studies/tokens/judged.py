@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,18 @@ from studies.choices import Chosen, Measure, area, final, values
 from studies.outcomes import Outcome
 from studies.study import Study
 from studies.tokens.cells import CLIP, JUDGING, LADDER, RATES, TUNING, Cell, places
-from studies.tokens.measures import collapsed, fall, seconds_to
+from studies.tokens.measures import GOALS, collapsed, fall, reached, seconds_to, updates_to
 
-COLUMNS: dict[str, Measure] = {"area": area, "final": final, "fall": fall, "seconds_to_90": seconds_to(0.9)}
-HEADER = ("env", "method", "lag", "rate", *(f"{name}{end}" for name in COLUMNS for end in ("", "_ci95")), "collapsed")
+MEANS: dict[str, Measure] = {"area": area, "final": final, "fall": fall}
+"""Columns with the mean and half of the 95 % interval."""
+MEDIANS: dict[str, Callable[[Outcome, float], float]] = {"updates": updates_to, "seconds": seconds_to}
+"""Columns with the median way to each of `GOALS`, empty where no more than half of the seeds arrive."""
+HEADER = (
+    "env", "method", "lag", "rate",
+    *(f"{name}{end}" for name in MEANS for end in ("", "_ci95")),
+    *(f"{name}_to_{goal:.0%}".rstrip("%") for goal in GOALS for name in (*MEDIANS, "seeds")),
+    "collapsed",
+)  # fmt: skip
 
 
 class Judged:
@@ -85,7 +93,10 @@ class Judged:
 
 
 def _row(runs: Sequence[Outcome]) -> list[Any]:
-    numbers = [number for measure in COLUMNS.values() for number in mean_ci95(values(runs, measure))]
+    numbers = [number for measure in MEANS.values() for number in mean_ci95(values(runs, measure))]
+    for goal in GOALS:
+        numbers += [float(np.median([way(run, goal) for run in runs])) for way in MEDIANS.values()]
+        numbers.append(sum(reached(run, goal) is not None for run in runs))
     cell = runs[0].cell
     texts = [f"{number:.6g}" if np.isfinite(number) else "" for number in numbers]
     return [cell.task, cell.method, cell.level, cell.rate, *texts, collapsed(runs)]

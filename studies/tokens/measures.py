@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from studies.choices import Measure
 from studies.outcomes import Outcome
+from studies.tokens.cells import QUESTIONS
 
 MARGIN = 0.05
 """Difference of areas, in shares of right completions, below which two methods count as equal; fixed beforehand."""
+GOALS = (0.75, 0.9)
+"""Shares of right completions that updates and seconds are counted to."""
 COLLAPSED = 0.5
 """Share of the best evaluation that a collapsed run ends below."""
 
@@ -29,11 +31,18 @@ def collapsed(runs: Sequence[Outcome]) -> int:
     return sum(map(collapses, runs))
 
 
-def seconds_to(share: float) -> Measure:
-    """Simulated seconds to the first evaluation with such a share of right completions; NaN if there is none."""
+def reached(run: Outcome, share: float) -> int | None:
+    """Place of the first evaluation with such a share of right completions, from the start on; None without one."""
+    return next((place for place, value in enumerate(run.returns) if value >= share), None)
 
-    def measure(run: Outcome) -> float:
-        reached = (second for value, second in zip(run.returns, run.seconds, strict=True) if value >= share)
-        return next(reached, math.nan)
 
-    return measure
+def seconds_to(run: Outcome, share: float) -> float:
+    """Simulated seconds to the first evaluation with such a share of right completions; infinite if there is none."""
+    place = reached(run, share)
+    return math.inf if place is None else run.seconds[place]
+
+
+def updates_to(run: Outcome, share: float) -> float:
+    """Updates to the first evaluation with such a share of right completions; infinite if there is none."""
+    place = reached(run, share)
+    return math.inf if place is None else place * QUESTIONS[run.cell.question].batches / (len(run.returns) - 1)
