@@ -75,11 +75,11 @@ def test_seed_decides(cartpole: Trainer, tmp_path: Path) -> None:
 
 
 def test_host_film_is_the_evaluation(tmp_path: Path) -> None:
-    """The episodes of a film return what an evaluation of one episode in the same streams returns."""
+    """The episodes of a film return what an evaluation of one episode of that seed in the same streams returns."""
     pytest.importorskip("envpool")
-    mine = trainer("envpool/cartpole")
-    played = film(mine, tmp_path / "film.gif", episodes=2, stream=5)
-    expected = [mine.evaluate(1, stream=stream).returns[0, 0] for stream in (5, 6)]
+    mine = trainer("envpool/cartpole", "num_seeds=2", "seed=3")
+    played = film(mine, tmp_path / "film.gif", episodes=2, stream=5, seed=4)
+    expected = [mine.evaluate(1, stream=stream).returns[1, 0] for stream in (5, 6)]
     assert played.returns[0].tolist() == expected
     frames = iio.imread(tmp_path / "film.gif")
     assert frames.shape[1:] == (400, 600, 3) and (frames[0] != frames[-1]).any()

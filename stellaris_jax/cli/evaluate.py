@@ -35,7 +35,13 @@ def main(argv: Sequence[str]) -> None:
     actions = parser.add_mutually_exclusive_group()
     actions.add_argument("--greedy", action="store_true", help="take the most likely actions")
     actions.add_argument("--sample", action="store_true", help="sample actions from the policy")
-    parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
+    parser.add_argument(
+        "--trained-seed",
+        type=program.seed,
+        metavar="N",
+        help="only this one of the trained seeds (default all; films: the first)",
+    )
+    parser.add_argument("--video", metavar="FILE", help="film one trained seed instead, as .mp4 or (short) .gif")
     parser.add_argument("--video-episodes", type=count, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     program.add_round(parser)
@@ -65,12 +71,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
-    """Evaluate all trained seeds and print their returns."""
+    """Evaluate the trained seeds, or one of them, and print their returns."""
+    from stellaris_jax.engine.evaluate import Evaluation
     from stellaris_jax.telemetry.format import basis, over_seeds, plural, significant
     from stellaris_jax.telemetry.jsonl import plain
 
+    seeds = trainer.seeds if arguments.trained_seed is None else (arguments.trained_seed,)
+    places = [trainer.place_of(seed) for seed in seeds]
     with working(f"playing {plural(arguments.episodes * len(trainer.seeds), 'episode')} of {trainer.env.name}"):
         result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
+    result = Evaluation(result.returns[places], result.lengths[places])
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):
         raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
@@ -79,15 +89,15 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "actions": how, "return_mean": mean}
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
-    of = basis(len(trainer.seeds), result.returns.size)
+    of = basis(len(seeds), result.returns.size)
     print(f"{trainer.config.env.name}, round {trainer.round}")
     print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}, {how} actions; length {result.lengths.mean():.1f}")
     if trainer.env.max_episode_steps is None:
         limit = trainer.config.evaluation.episode_limit
         reached = f"{(result.lengths >= limit).sum()} of {result.lengths.size} episodes reached"
         print(f"{reached} evaluation.episode_limit={limit}, where they were cut")
-    if len(trainer.seeds) > 1:
-        each = zip(trainer.seeds, result.per_seed, strict=True)
+    if len(seeds) > 1:
+        each = zip(seeds, result.per_seed, strict=True)
         print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
@@ -97,7 +107,7 @@ def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
     from stellaris_jax.telemetry.format import plural
 
     with working(f"filming {plural(arguments.video_episodes, 'episode')} of {trainer.env.name}"):
-        shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
+        shown = video.film(trainer, arguments.video, arguments.video_episodes, arguments.seed, arguments.trained_seed)
     returns, lengths = shown.returns[0].tolist(), shown.lengths[0].tolist()
     if arguments.json:
         figures = {"round": trainer.round, "video": arguments.video, "returns": returns, "lengths": lengths}

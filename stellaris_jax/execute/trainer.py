@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
@@ -216,6 +217,12 @@ class Trainer(Fixed):
         self.source.close()
 
     # Evaluation ----------------------------------------------------------------------------------------------------
+
+    def place_of(self, seed: int | None = None) -> int:
+        """Place of one of the seeds, by default of the first. Raises ConfigError for an unknown one."""
+        if seed is not None and seed not in self.seeds:
+            raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, self.seeds))}.")
+        return 0 if seed is None else self.seeds.index(seed)
 
     def evaluate(self, episodes: int | None = None, stream: int | None = None) -> Evaluation:
         """Play whole episodes with the current policies; `stream` selects other episodes than the round's.

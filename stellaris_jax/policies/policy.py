@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.agent.networks.policy_network import DISTRIBUTION, VALUE
 from stellaris_jax.agent.networks.recurrent import Carry
-from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.options import memory_setting
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
@@ -139,9 +138,6 @@ class Policy:
 
 def policy_of(trainer: Trainer, seed: int | None = None) -> Policy:
     """Newest policy of a trainer for one of its seeds (default: the first). Raises ConfigError for an unknown seed."""
-    seed = trainer.seeds[0] if seed is None else seed
-    if seed not in trainer.seeds:
-        raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, trainer.seeds))}.")
-    index = trainer.seeds.index(seed)
+    index = trainer.place_of(seed)
     params, normalizers = jax.tree.map(lambda x: x[index], trainer.seed_states.learned)
     return Policy(trainer.network, params, normalizers, trainer.config, own_actions(trainer.env))

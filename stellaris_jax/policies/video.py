@@ -55,8 +55,8 @@ class Theatre(Protocol):
     def stage(self, seed: int) -> Stage: ...
 
 
-def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0) -> Evaluation:
-    """Write a film of the first seed's current policy; returns the evaluation of its episodes.
+def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0, seed: int | None = None) -> Evaluation:
+    """Write a film of one seed's current policy; returns the evaluation of its episodes.
 
     Episodes are drawn from (seed, stream), (seed, stream + 1), ..., as in an evaluation; statistics are read, never
     updated. The film runs at the environment's own pace, with at most 30 frames a second, and shows each first and last
@@ -67,17 +67,22 @@ def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0)
       path: file to write (.mp4 or .gif).
       episodes: number of episodes.
       stream: number of the first evaluation stream.
+      seed: trained seed; the first by default.
 
     Raises:
-      ConfigError: the file type is not supported, a package is missing, or the environment cannot be drawn.
+      ConfigError: the seed is unknown, the file type is not supported, a package is missing, or the environment cannot
+        be drawn.
     """
     path = checked(path)
     theatre = _theatre(trainer.env)
+    place = trainer.place_of(seed)
     every = max(1, round(theatre.steps_per_second / MOST_FRAMES_PER_SECOND))
-    params, normalizers = jax.tree.map(lambda x: x[:1], trainer.seed_states.learned)
+    params, normalizers = jax.tree.map(lambda x: x[place : place + 1], trainer.seed_states.learned)
     with _writer(path, theatre.steps_per_second / every) as write:
         evaluator = HostEvaluator(_Filmed(theatre, write, every), trainer.network, trainer.config, episodes=1)
-        evaluations = [evaluator(params, normalizers, trainer.seeds[:1], stream + i) for i in range(episodes)]
+        evaluations = [
+            evaluator(params, normalizers, trainer.seeds[place : place + 1], stream + i) for i in range(episodes)
+        ]
     return Evaluation(np.hstack([e.returns for e in evaluations]), np.hstack([e.lengths for e in evaluations]))
 
 
