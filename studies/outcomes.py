@@ -24,7 +24,7 @@ from studies.study import Study
 from studies.training import Variant
 
 POINTS = 20
-"""Evaluations of a run after its start, evenly spread over its batches; the last is at its end."""
+"""Evaluations of a run after its start, evenly spread over its rounds; the last is at its end."""
 DATA = ("data_lag", "data_lag_batches", "data_lag_max", "actor_utilisation", "learner_utilisation", "actor_blocked")
 """Records of a round whose means over its rounds are stored.
 
@@ -94,18 +94,20 @@ class Outcome(NamedTuple):
     Attributes:
       cell: the cell.
       seed: the seed.
-      returns: evaluated returns at the start and at `POINTS` later moments, evenly spread over batches.
+      rounds: number of rounds before each evaluation, from 0 to all.
+      returns: returns of the evaluations.
       seconds: simulated seconds at each evaluation.
       rolled: env steps that actors have rolled, at the end.
       dropped: fragments dropped, as a share of all.
       data: means of `DATA` and `DROPPED`, in their order.
       config: digest of the configuration.
-      signals: means of the cell's signals over the rounds before each evaluation but the first
-        `[signals][POINTS]`; NaN where none is known.
+      signals: means of the cell's signals over each of `POINTS` equal parts of the run `[signals][POINTS]`; NaN where
+        none is known.
     """
 
     cell: Cell
     seed: int
+    rounds: tuple[int, ...]
     returns: tuple[float, ...]
     seconds: tuple[float, ...]
     rolled: float
@@ -119,7 +121,7 @@ class Outcome(NamedTuple):
         return self.data[(*DATA, *DROPPED).index(name)]
 
     def signal(self, name: str) -> np.ndarray:
-        """Means of one of the cell's signals before each evaluation but the first `[POINTS]`."""
+        """Means of one of the cell's signals over each of `POINTS` equal parts of the run `[POINTS]`."""
         return np.array(self.signals[self.cell.signals.index(name)])
 
     @property
@@ -129,14 +131,13 @@ class Outcome(NamedTuple):
 
     @property
     def final(self) -> float:
-        """Mean of the last fifth of the evaluations, as a share of the way to solved."""
-        return float(np.mean(self.shares[-max(1, POINTS // 5) :]))
+        """Mean of the evaluations in the last fifth of the run, as a share of the way to solved."""
+        return float(np.mean(self.shares[np.array(self.rounds) > 0.8 * self.rounds[-1]]))
 
     @property
     def area(self) -> float:
-        """Area under the learning curve over batches, over its width, as a share of the way to solved."""
-        shares = self.shares
-        return float(np.mean((shares[:-1] + shares[1:]) / 2.0))
+        """Area under the learning curve over rounds, over its width, as a share of the way to solved."""
+        return float(np.trapezoid(self.shares, self.rounds)) / self.rounds[-1]
 
     def evaluated_by(self, seconds: float) -> int:
         """Number of evaluations up to this simulated second, that at the start included."""
@@ -227,15 +228,14 @@ def trained(keys: Sequence[Key]) -> list[Outcome]:
     population = Population([load_config(overrides) for overrides in settings])
     records: list[list[Record]] = [[] for _ in keys]
     returns: list[list[float]] = [[] for _ in keys]
-    ends: list[int] = []
     try:
-        total = population.trainers[0].total_rounds
-        for point in range(POINTS + 1):
-            end = round(point * total / POINTS)
-            if point:
-                for known, new in zip(records, population.run(end - ends[-1]), strict=True):
+        ends = parts_of(population.trainers[0].total_rounds)
+        for begin, end in pairwise((0, *ends)):
+            if end > begin:
+                for known, new in zip(records, population.run(end - begin), strict=True):
                     known += new
-            ends.append(end)
+                    if len(known) != end:
+                        raise RuntimeError(f"{len(known)} rounds were trained, not {end}")
             for known_returns, evaluation in zip(returns, population.evaluate(keys[0][0].episodes), strict=True):
                 known_returns += evaluation.per_seed
     finally:
@@ -245,6 +245,15 @@ def trained(keys: Sequence[Key]) -> list[Outcome]:
     return [outcome(cell, seed, rows, curve, ends) for (cell, seed), rows, curve in runs]
 
 
+def parts_of(total: int) -> list[int]:
+    """Ends of `POINTS` equal parts of so many rounds, after the start.
+
+    >>> parts_of(30)[:5], parts_of(30)[-1]
+    ([0, 2, 3, 4, 6], 30)
+    """
+    return [round(point * total / POINTS) for point in range(POINTS + 1)]
+
+
 def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[float], ends: Sequence[int]) -> Outcome:
     """Outcome of a run.
 
@@ -252,15 +261,17 @@ def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[
       cell: the cell.
       seed: the seed.
       records: records of all rounds.
-      returns: evaluated returns `[POINTS + 1]`.
-      ends: number of rounds before each evaluation `[POINTS + 1]`.
+      returns: returns of the evaluations.
+      ends: number of rounds before each evaluation.
     """
     last = records[-1]
     dropped = last.get("fragments_dropped", 0)  # independent actors alone drop fragments
+    parts = list(pairwise(parts_of(len(records))))
     used = len(records) * max(1, load_config(cell.variant.overrides).actor_shards)
     return Outcome(
         cell,
         seed,
+        tuple(ends),
         tuple(returns),
         tuple(records[end - 1]["simulated_seconds"] if end else 0.0 for end in ends),
         last["env_steps"],
@@ -268,8 +279,7 @@ def outcome(cell: Cell, seed: int, records: Sequence[Record], returns: Sequence[
         tuple(_mean(row.get(name) for row in records) for name in (*DATA, *DROPPED)),
         digest(cell),
         tuple(
-            tuple(_mean(row.get(name) for row in records[begin:end]) for begin, end in pairwise(ends))
-            for name in cell.signals
+            tuple(_mean(row.get(name) for row in records[begin:end]) for begin, end in parts) for name in cell.signals
         ),
     )
 
@@ -295,13 +305,14 @@ def _read(path: Path, kind: type[Cell], *_version: int) -> Mapping[Key, Outcome]
 
 def _outcome(kind: type[Cell], row: dict[str, str]) -> Outcome:
     cell = kind(row["question"], row["task"], row["method"], int(row["level"]), row["rate"])
+    rounds = tuple(map(int, row["rounds"].split()))
     returns, seconds = _numbers(row["returns"]), _numbers(row["seconds"])
-    if len(returns) != POINTS + 1 or len(seconds) != POINTS + 1:
-        raise ValueError(f"it has {len(returns)} returns and {len(seconds)} seconds, not {POINTS + 1}")
+    if not len(rounds) == len(returns) == len(seconds):
+        raise ValueError(f"it has {len(returns)} returns and {len(seconds)} seconds of {len(rounds)} evaluations")
     data = tuple(float(row[name]) for name in (*DATA, *DROPPED))
     signals = tuple(_numbers(row[name]) for name in cell.signals)
     rolled, dropped = float(row["rolled"]), float(row["dropped"])
-    return Outcome(cell, int(row["seed"]), returns, seconds, rolled, dropped, data, row["config"], signals)
+    return Outcome(cell, int(row["seed"]), rounds, returns, seconds, rolled, dropped, data, row["config"], signals)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -312,12 +323,13 @@ def write(rows: Iterable[Outcome], path: Path) -> None:
     """Replace the file atomically; equal outcomes give equal bytes."""
     rows = sorted(rows, key=lambda row: (row.cell, row.seed))
     signals = rows[0].cell.signals if rows else ()
-    header = [*Cell._fields, "seed", "returns", "seconds", "rolled", "dropped", *DATA, *DROPPED, "config", *signals]
+    of_evaluations = ("rounds", "returns", "seconds")
+    header = [*Cell._fields, "seed", *of_evaluations, "rolled", "dropped", *DATA, *DROPPED, "config", *signals]
 
     def cells(row: Outcome) -> list[Any]:
         curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
         means = [" ".join(f"{value:.4g}" for value in signal) for signal in row.signals]
         numbers = [f"{value:.5g}" for value in (row.rolled, row.dropped, *row.data)]
-        return [*row.cell, row.seed, *curves, *numbers, row.config, *means]
+        return [*row.cell, row.seed, " ".join(map(str, row.rounds)), *curves, *numbers, row.config, *means]
 
     write_packed(path, header, map(cells, rows))

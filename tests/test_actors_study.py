@@ -57,7 +57,8 @@ def outcome(cell: Cell, seed: int, share: float, seconds: float = 100.0, gap: fl
     returns = task.worst + curve * (task.solved - task.worst)
     ends = np.linspace(0.0, seconds, POINTS + 1)
     data = (*(1.0,) * len(DATA), 1.0 + 0.1 * abs(gap), gap)
-    return Outcome(cell, seed, tuple(returns), tuple(ends), 1e5, 0.2, data, "digest")
+    rounds = tuple(store.parts_of(cells_module.BATCHES[cell.question]))
+    return Outcome(cell, seed, rounds, tuple(returns), tuple(ends), 1e5, 0.2, data, "digest")
 
 
 def invented(cell: Cell, seed: int) -> Outcome:
@@ -291,7 +292,10 @@ def test_a_place_is_trained(study: Study, monkeypatch: pytest.MonkeyPatch) -> No
     cell = place._replace(rate="4e-3")
     run = known[cell][1]
     alone = Trainer(load_config([*cell.variant.overrides, "seed=4"]))
-    records = alone.run()
+    assert run.rounds == tuple(range(POINTS + 1)) and 5 % alone.spec.chunk_rounds, "it is evaluated within a chunk, too"
+    records = alone.run(5)
+    assert run.returns[5] == pytest.approx(alone.evaluate(2).per_seed[0], rel=1e-3)
+    records += alone.run()
     np.testing.assert_allclose(run.seconds[1:], [row["simulated_seconds"] for row in records], rtol=1e-4)
     assert run.returns[-1] == pytest.approx(alone.evaluate(2).per_seed[0], rel=1e-3)
     assert run.datum("data_lag_batches") == pytest.approx(1.0, abs=0.1)

@@ -51,7 +51,8 @@ def planted(cell: Cell, seed: int) -> Outcome:
     data = tuple(told.get(name, 1.0) for name in (*DATA, *DROPPED))
     kl = 2.0 if ends else 1.0
     signals = tuple((kl if name == "kl" else 0.5,) * POINTS for name in SIGNALS)
-    return Outcome(cell, seed, tuple(curve), tuple(range(POINTS + 1)), 1.0, 0.0, data, "x", signals)
+    rounds = tuple(outcomes.parts_of(QUESTIONS[cell.question].batches))
+    return Outcome(cell, seed, rounds, tuple(curve), tuple(range(POINTS + 1)), 1.0, 0.0, data, "x", signals)
 
 
 @pytest.fixture
@@ -103,6 +104,7 @@ def test_outcomes_are_read_as_written(tmp_path: Path) -> None:
     read = outcomes.read(path, Cell)[cell, 3]
     np.testing.assert_allclose(read.signals, known.signals, rtol=1e-3)
     assert read.config == known.config and read.seconds == pytest.approx(known.seconds)
+    assert read.rounds == known.rounds == tuple(ends)
 
 
 def test_claims_of_methods(study: Study) -> None:

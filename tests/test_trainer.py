@@ -167,6 +167,30 @@ def test_nothing_compiles_after_the_first_chunk() -> None:
     assert compiled, "and the listener hears"
 
 
+@pytest.mark.parametrize("options", [(), ("system.actors=independent", "system.actor_shards=2")], ids=["", "shards"])
+def test_a_run_pauses_after_so_many_rounds(options: tuple[str, ...]) -> None:
+    """It pauses within a chunk, too, and goes on as if it had not."""
+    overrides = (steps(20), "engine.chunk_rounds=8", *options)
+    paused, whole = Trainer(tiny(*overrides)), Trainer(tiny(*overrides))
+    records = []
+    for rounds in (5, 1, 8, 3, 100):
+        records.append(paused.run(rounds))
+    assert [len(part) for part in records] == [5, 1, 8, 3, 3]
+    ends = [part[-1]["env_steps"] for part in records]
+    assert ends == [record["env_steps"] for record in whole.run() if record["round"] in (5, 6, 14, 17, 20)]
+    assert_identical(paused, whole)
+
+
+def test_what_was_planned_before_a_pause_is_planned_anew() -> None:
+    overrides = (steps(20), "engine.chunk_rounds=8")
+    paused, whole = Trainer(tiny(*overrides)), Trainer(tiny(*overrides))
+    assert len(paused.step()) == 8  # plans the next eight rounds meanwhile
+    assert len(paused.run(3)) == 3 and len(paused.step()) == 8
+    paused.run()
+    whole.run()
+    assert_identical(paused, whole)
+
+
 def test_nonfinite_gradients_are_rejected_and_counted() -> None:
     trainer = Trainer(tiny(steps(12), "env=diagnostic/nonfinite", "env.kwargs={}", "env.normalize_reward=false"))
     before = np.asarray(trainer.state.params)

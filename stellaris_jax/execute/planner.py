@@ -103,6 +103,8 @@ class Planner:
         Args:
           in_flight: `[S]`, actors whose fragments are already under way.
         """
+        if self._chunks and self._chunks[0].begin < self.schedule.pause < self._chunks[0].end:
+            self.restart()  # planned before the pause was known
         if not self._chunks:
             begin = self.schedule.round
             self._chunks.append(self.plan(begin, self.schedule.size(begin), in_flight))
@@ -110,8 +112,10 @@ class Planner:
 
     def plan_ahead(self, in_flight: list[int] | None = None) -> None:
         """Plan the chunk after the next one, unless that depends on the next one's results; see `next`."""
-        begin = self.next(in_flight).end
-        if len(self._chunks) == 1 and begin < self.schedule.total_rounds and not self.schedule.adaptive:
+        begin, schedule = self.next(in_flight).end, self.schedule
+        # After a pause the caller decides how long the next chunk is.
+        known = begin < schedule.total_rounds and begin != schedule.pause and not schedule.adaptive
+        if len(self._chunks) == 1 and known:
             self._chunks.append(self.plan(begin, self.schedule.size(begin), in_flight))
 
     def executed(self) -> None:

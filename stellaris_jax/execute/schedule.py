@@ -61,7 +61,8 @@ class Executed(NamedTuple):
 class Schedule:
     """Position of a run in its rounds, and what the next ones need: size, participants, learning rate factor.
 
-    It lists the rounds after which evaluations and checkpoints are due, and passes results to the scaling rules.
+    It lists the rounds after which evaluations and checkpoints are due, and passes results to the scaling rules. Its
+    `pause` is a number of rounds after which the caller does something else, so that no chunk goes beyond it.
 
     Args:
       config: configuration of the run.
@@ -85,7 +86,7 @@ class Schedule:
         self.total_rounds = config.rounds
         self.adaptive = recorded is None and is_adaptive(config)
         self.scalings = [scaling_of(config) for _ in seeds]
-        self.round = 0
+        self.round = self.pause = 0
         self.states: list[dict[str, Any]] = [timeline.state() for timeline in self.timelines]
 
     @property
@@ -128,8 +129,9 @@ class Schedule:
         return sorted({*due, self.total_rounds})
 
     def size(self, begin: int) -> int:
-        """Rounds of the chunk that begins at round `begin`; it ends when an evaluation or a checkpoint is due."""
-        return min([self.spec.chunk_rounds, *(stop - begin for stop in self._due_after(begin))])
+        """Rounds of the chunk that begins at round `begin`; evaluations, checkpoints and a pause end it."""
+        stops = [*self._due_after(begin), *([self.pause] if self.pause > begin else [])]
+        return min([self.spec.chunk_rounds, *(stop - begin for stop in stops)])
 
     def is_due(self, round_: int) -> bool:
         """Whether an evaluation or a checkpoint is due after `round_` rounds."""

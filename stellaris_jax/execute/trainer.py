@@ -176,8 +176,9 @@ class Trainer(Fixed):
         return records
 
     def run(self, rounds: int | None = None) -> list[Record]:
-        """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
+        """Train `rounds` more rounds, or to the end; returns all records."""
         end = self.total_rounds if rounds is None else min(self.round + rounds, self.total_rounds)
+        self.schedule.pause = end
         records: list[Record] = []
         while self.round < end and not self.finished:
             records += self.step(ahead=self.round + self.schedule.size(self.round) < end)

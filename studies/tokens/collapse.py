@@ -16,7 +16,7 @@ from studies.tokens.cells import SIGNALS
 from studies.tokens.measures import COLLAPSED, collapses
 
 MOMENTS = {"a quarter": POINTS // 4, "half": POINTS // 2}
-"""Evaluations after which the records are read, by the share of the run."""
+"""Parts of the run after which the records are read, of `POINTS`."""
 DRAWS = 2000
 
 
@@ -77,8 +77,11 @@ def separation(values: np.ndarray, events: np.ndarray, places: Sequence[object])
 
 
 def healthy(run: Outcome, moment: int) -> bool:
-    """Whether a run has not collapsed up to an evaluation."""
-    return run.returns[moment] >= COLLAPSED * max(run.returns[: moment + 1])
+    """Whether a run has not collapsed up to the last evaluation of so many of its `POINTS` parts."""
+    known = [
+        value for end, value in zip(run.rounds, run.returns, strict=True) if end * POINTS <= moment * run.rounds[-1]
+    ]
+    return known[-1] >= COLLAPSED * max(known)
 
 
 def claims(study: Study, runs: Sequence[Outcome]) -> list[Claim]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from studies.outcomes import Outcome
-from studies.tokens.cells import QUESTIONS
 
 MARGIN = 0.05
 """Difference of areas, in shares of right completions, below which two methods count as equal; fixed beforehand."""
@@ -45,4 +44,4 @@ def seconds_to(run: Outcome, share: float) -> float:
 def updates_to(run: Outcome, share: float) -> float:
     """Updates to the first evaluation with such a share of right completions; infinite if there is none."""
     place = reached(run, share)
-    return math.inf if place is None else place * QUESTIONS[run.cell.question].batches / (len(run.returns) - 1)
+    return math.inf if place is None else run.rounds[place]
