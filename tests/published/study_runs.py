@@ -12,7 +12,7 @@ import numpy as np
 
 from published.files import numbers, table
 
-COLUMNS = ("question", "method", "level", "rate", "seed", "returns", "seconds", "data_lag",
+COLUMNS = ("question", "method", "level", "rate", "seed", "rounds", "returns", "seconds", "data_lag",
            "fragments_dropped_slowness", "fragments_dropped_return")  # fmt: skip
 JUDGING = range(8, 16)
 """Seeds that judge a learning rate."""
@@ -23,24 +23,27 @@ class Run:
     """One run.
 
     Attributes:
-      shares: returns of evaluations that are equally many env steps apart, as shares of the way to solved.
+      rounds: rounds before each evaluation.
+      shares: returns of the evaluations, as shares of the way to solved.
       seconds: simulated seconds of these evaluations.
       line: its row of the file.
     """
 
+    rounds: np.ndarray
     shares: np.ndarray
     seconds: np.ndarray
     line: dict[str, str]
 
     @property
     def area(self) -> float:
-        """Learning-curve area over env steps, by trapezoids."""
-        return float(np.mean((self.shares[1:] + self.shares[:-1]) / 2))
+        """Learning-curve area over rounds, by trapezoids."""
+        heights, widths = (self.shares[1:] + self.shares[:-1]) / 2, np.diff(self.rounds)
+        return float((heights * widths).sum() / self.rounds[-1])
 
     @property
     def final(self) -> float:
-        """Mean of the last four evaluations."""
-        return float(self.shares[-4:].mean())
+        """Mean of the evaluations in the last fifth of the run."""
+        return float(self.shares[5 * self.rounds > 4 * self.rounds[-1]].mean())
 
     def area_until(self, end: float) -> float:
         """Learning-curve area over the first seconds."""
@@ -77,7 +80,7 @@ def all_runs(file: str, way: tuple[float, float]) -> dict[tuple[str, str, int, s
     for line in table(f"{file}.csv.gz", *COLUMNS):
         shares = (numbers(line["returns"]) - untrained) / (solved - untrained)
         place = line["question"], line["method"], int(line["level"]), line["rate"]
-        found[place][int(line["seed"])] = Run(shares, numbers(line["seconds"]), line)
+        found[place][int(line["seed"])] = Run(numbers(line["rounds"]), shares, numbers(line["seconds"]), line)
     return found
 
 

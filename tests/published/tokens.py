@@ -17,8 +17,6 @@ SHARE = (0.0, 1.0)
 """Returns are shares of right completions."""
 TUNING = range(2)
 AGES = (0, 8, 64, 256)
-UPDATES = 400
-"""Updates of a run."""
 """Updates that completions are old."""
 METHODS = ("no correction", "PPO clip", "DAPO", "GSPO", "CISPO", "TIS", "IcePop", "M2PO", "decoupled", "A-3PO",
            "DPPO-TV", "VCPO")  # fmt: skip
@@ -137,7 +135,7 @@ def updates_to_goal(method: str, age: int) -> list[float]:
     ways = []
     for run in judged(on_addition(method, age)):
         (arrived,) = np.nonzero(run.shares >= 0.75)
-        ways.append(arrived[0] * UPDATES / (len(run.shares) - 1) if len(arrived) else np.inf)
+        ways.append(run.rounds[arrived[0]] if len(arrived) else np.inf)
     return ways
 
 
