@@ -97,7 +97,8 @@ CASES = [
          lambda: f"{significant_span(speeds_of_both(VARYING))} times as fast"),
     Case(FRONT, "**When does asynchrony win, and by what?**", "at most 1.6 times as fast",
          lambda: f"at most {significant(max(speeds_of_both(['constant'])), 2)} times as fast"),
-    Case(FRONT, "**When does asynchrony win, and by what?**", "Cold starts raise the first figure to 6.1 at most and the second to 2.1",
+    Case(FRONT, "**When does asynchrony win, and by what?**",
+         "Cold starts raise the first figure to 6.1 at most and the second to 2.1",
          lambda: "Cold starts raise the first figure to {} at most and the second to {}".format(
              *(significant(max(speeds_of_both(tails, start="cold")), 2) for tails in (VARYING, ["constant"])))),
     Case(FRONT, "**When does asynchrony win, and by what?**", "Failures raise the second alone", raised_by_failures),
