@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from studies.outcomes import Cell, Outcome, Outcomes, at_rates, outcomes
+from studies.outcomes import POINTS, Cell, Outcome, Outcomes, at_rates, outcomes
 from studies.study import Study
 
 Measure = Callable[[Outcome], float]
@@ -42,12 +42,12 @@ class Chosen:
         return {place: judged[cell] for place, cell in cells.items()}
 
     def best(self, place: Cell) -> Cell:
-        """Cell of a place at the rate with the largest mean area; while it is the outermost, further ones are tried."""
+        """Cell of a place at the rate that `choosing` prefers; while it is the outermost, further ones are tried."""
         tried = list(self.rates)
         while True:
             cells = [place._replace(rate=rate) for rate in tried]
             self.tuning.update(outcomes(cells, self.tuning_seeds, self.study))
-            best = max(cells, key=lambda cell: mean_of(self.tuning[cell], area))
+            best = max(cells, key=lambda cell: mean_of(self.tuning[cell], choosing))
             further = next_rate(tried, best.rate, self.ladder)
             if further is None:
                 return best
@@ -67,6 +67,18 @@ def next_rate(tried: Sequence[str], rate: str, ladder: Sequence[str]) -> str | N
     place, step = ladder.index(rate), places[1] - places[0]
     further = place - step if place == places[0] else place + step if place == places[-1] else -1
     return ladder[further] if 0 <= further < len(ladder) else None
+
+
+def choosing(outcome: Outcome) -> float:
+    """Mean over the learning curve that chooses learning rates, its evaluations taken for equally far apart.
+
+    Runs that were evaluated at the ends of chunks have fewer than `POINTS` evaluations, and the last counts as those
+    that lack, as it did when their rates were chosen. For others it is the area.
+    """
+    shares = outcome.shares
+    lacking = max(0, POINTS + 1 - len(shares))
+    shares = np.concatenate([shares, np.full(lacking, shares[-1])])
+    return float(np.mean((shares[:-1] + shares[1:]) / 2.0))
 
 
 def area(outcome: Outcome) -> float:

@@ -49,12 +49,12 @@ def tasks(study: Study) -> list[Claim] | None:
 
 
 def young(study: Study) -> list[Claim] | None:
-    """Completions of one to four updates ago, as asynchronous language-model trainers have them."""
-    title = "One to four updates old: share right over the run, less PPO's clip on fresh completions"
-    return _compared(study, YOUNG, "young", title, fresh=METHOD)
+    """Completions of one and four updates ago, as asynchronous language-model trainers have them."""
+    title = "One and four updates old: share right over the run, less PPO's clip on fresh completions"
+    return _compared(study, YOUNG, "young", title)
 
 
-def _compared(study: Study, question: str, figure: str, title: str, fresh: str = "") -> list[Claim] | None:
+def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
     """Claims on each method by level, and beside no correction and PPO's clip.
 
     Args:
@@ -62,17 +62,14 @@ def _compared(study: Study, question: str, figure: str, title: str, fresh: str =
       question: the question.
       figure: name of its figure.
       title: title of the picture.
-      fresh: question that has the methods on fresh completions; `question` itself by default.
     """
-    fresh = fresh or question
-    judged = Judged(study, *dict.fromkeys((fresh, question)))
+    judged = Judged(study, question)
     if not judged.tasks:
         return None
     names, late = QUESTIONS[question].methods, [level for level in QUESTIONS[question].levels if level > 0]
     claims: list[Claim] = []
     for task in judged.tasks:
-        at = {(name, level): judged.at(question, task, name, level) for name in names for level in late}
-        at |= {(name, 0): judged.at(fresh, task, name, 0) for name in names}
+        at = {(name, level): judged.at(question, task, name, level) for name in names for level in (0, *late)}
         claims += [
             _more(f"{task}: {name} learns more from fresh completions than from those {level} updates old",
                   at[name, 0], at[name, level])
@@ -83,7 +80,7 @@ def _compared(study: Study, question: str, figure: str, title: str, fresh: str =
             for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
         ]  # fmt: skip
     judged.table(study, figure, question)
-    judged.draw(study, figure, question, AGE, title, fresh=fresh)
+    judged.draw(study, figure, question, AGE, title, fresh=question)
     return claims
 
 
