@@ -21,7 +21,7 @@ from stellaris_jax.execute import run
 from stellaris_jax.report.perfetto import export_jobs
 from stellaris_jax.timeline import Gradient, Group, Round, Timeline, trace
 from stellaris_jax.timeline.joblog import durations, jobs_of
-from stellaris_jax.timeline.jobs import COLUMNS, KINDS, Job, read, write
+from stellaris_jax.timeline.jobs import COLUMNS, KINDS, REQUEST, Job, read, write
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.trace import Header, Roll, RoundTrace
@@ -56,7 +56,7 @@ def test_examples_are_one_log_in_both_formats() -> None:
 
 def test_every_column_is_documented() -> None:
     page = (REPOSITORY / "docs" / "jobs.md").read_text()
-    assert tuple(re.findall(r"^\| `(\w+)` \| (?:yes|no) \|", page, flags=re.M)) == COLUMNS
+    assert tuple(re.findall(r"^\| `(\w+)` \| (?:yes|no) \|", page, flags=re.M)) == (*COLUMNS, REQUEST)
     for path in EXAMPLES.values():
         assert path.relative_to(REPOSITORY).as_posix() in page
 

@@ -93,7 +93,7 @@ def test_versions_that_pass_while_requests_run(tmp_path: Path) -> None:
     """A version is published when an aggregation ends. Requests without a version do not count."""
     log = log_of(
         tmp_path / "jobs.jsonl",
-        request(0, 4, version=3), request(0, 1, version=3), request(0, 9),
+        request(0, 4, version_start=3), request(0, 1, version=3), request(0, 9),
         aggregate(2, 3, version_start=3, version_end=5),
     )  # fmt: skip
     assert read_log(log).published_during("actor") == (1.0, 2, False)
