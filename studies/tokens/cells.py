@@ -24,8 +24,10 @@ class Task(NamedTuple):
 
 
 ADDITION, SORT, COUNTDOWN, TAIL = "addition", "sort", "countdown", "tail"
+SMALL = "addition, small batches"
 TASKS = {
     ADDITION: Task(("env=tokens/addition",), 4),
+    SMALL: Task(("env=tokens/addition", "warm_start.updates=400"), 4, completions=64),
     SORT: Task(("env=tokens/sort",), 7),
     COUNTDOWN: Task(("env=tokens/countdown",), 6),
     TAIL: Task(
@@ -140,7 +142,7 @@ QUESTIONS = {
         (TAIL,), 100, (CLIP,), (1, 2),
         {WAIT: ("system.data_admission_options.by=wait",), DROP: ("system.data_admission_options.by=drop",)}, _bounded,
     ),
-    SCALE: Question((ADDITION,), 200, (CLIP, GSPO), (0, 8, 64), SIZES, _late),
+    SCALE: Question((SMALL,), 200, (CLIP, DECOUPLED), (0, 8, 64), SIZES, _late),
 }  # fmt: skip
 
 
@@ -159,7 +161,7 @@ class Cell(outcomes.Cell):
 
     @property
     def together(self) -> int:
-        return 8
+        return 9 if self.question == SCALE else 8
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -54,6 +54,15 @@ def young(study: Study) -> list[Claim] | None:
     return _compared(study, YOUNG, "young", title)
 
 
+def old(level: int) -> str:
+    """Age in words.
+
+    >>> old(1), old(8)
+    ('1 update old', '8 updates old')
+    """
+    return f"{level} update{'' if level == 1 else 's'} old"
+
+
 def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
     """Claims on each method by level, and beside no correction and PPO's clip.
 
@@ -71,12 +80,12 @@ def _compared(study: Study, question: str, figure: str, title: str) -> list[Clai
     for task in judged.tasks:
         at = {(name, level): judged.at(question, task, name, level) for name in names for level in (0, *late)}
         claims += [
-            _more(f"{task}: {name} learns more from fresh completions than from those {level} updates old",
+            _more(f"{task}: {name} learns more from fresh completions than from those {old(level)}",
                   at[name, 0], at[name, level])
             for name in names for level in late
         ]  # fmt: skip
         claims += [
-            _more(f"{task}, {level} updates old: {name} learns more than {other}", at[name, level], at[other, level])
+            _more(f"{task}, {old(level)}: {name} learns more than {other}", at[name, level], at[other, level])
             for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
         ]  # fmt: skip
     judged.table(study, figure, question)

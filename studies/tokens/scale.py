@@ -8,7 +8,7 @@ from studies.choices import area, final, values
 from studies.claims import Claim, more
 from studies.outcomes import at_rates, outcomes
 from studies.study import Study
-from studies.tokens.cells import CLIP, GSPO, LADDER, QUESTIONS, SCALE, SIZES, Cell, places
+from studies.tokens.cells import CLIP, DECOUPLED, LADDER, QUESTIONS, SCALE, SIZES, Cell, places
 
 RATES = LADDER[3:6]
 SEEDS = range(16, 19)
@@ -39,8 +39,8 @@ def scale(study: Study) -> list[Claim] | None:
             for method in about.methods
         ]  # fmt: skip
         claims += [
-            more(f"{where}, {level} updates old: {GSPO} learns more than {CLIP} (paired)", "–",
-                 at(GSPO, size, level), at(CLIP, size, level), test=paired)
+            more(f"{where}, {level} updates old: {DECOUPLED} learns more than {CLIP} (paired)", "–",
+                 at(DECOUPLED, size, level), at(CLIP, size, level), test=paired)
             for level in about.levels
         ]  # fmt: skip
     rows = [
