@@ -228,7 +228,7 @@ def test_cells_are_counted(study: Study, monkeypatch: pytest.MonkeyPatch, capsys
         curve = (1.0,) * map_store.POINTS
         empty = tuple(curve for _ in map_store.WARNINGS)
         return [
-            map_store.Outcome(cell, seed, curve, curve, 1.0, 0.0, 0.0, "digest", empty)
+            map_store.Outcome(cell, seed, 20, curve, curve, 1.0, 0.0, 0.0, "digest", empty)
             for cell in wanted
             for seed in seeds
         ]

@@ -131,11 +131,20 @@ def test_parts_of_a_curve() -> None:
     assert (one.final, one.auc, one.peak) == (POINTS - 1.5, (POINTS - 1) / 2, POINTS - 1)
 
 
+@pytest.mark.parametrize("rounds", [3, 19, 20, 31, 74])
+def test_the_area_counts_every_round_once(rounds: int) -> None:
+    """Parts cannot be equally long, and so weigh as many rounds as they have."""
+    known = [float(number) for number in np.random.default_rng(rounds).normal(size=rounds)]
+    cell = Cell("cartpole", "async", 2, "1e-3")
+    one = outcome(cell, 0, store.parts(known))._replace(rounds=rounds)
+    assert one.auc == pytest.approx(np.mean(known))
+
+
 def outcome(cell: Cell, seed: int, returns: Iterable[float], seconds: float = 10.0, **warnings: float) -> Outcome:
     """A run that ends after so many seconds; diagnostics are one number, or 0."""
     ends = tuple(float(x) for x in np.linspace(0.0, seconds, POINTS + 1)[1:])
     warned = tuple((warnings.get(name, 0.0),) * POINTS for name in WARNINGS)
-    return Outcome(cell, seed, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", warned)
+    return Outcome(cell, seed, POINTS, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", warned)
 
 
 def test_equal_expense() -> None:

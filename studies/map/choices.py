@@ -39,6 +39,11 @@ def area(outcome: Outcome) -> float:
     return TASKS[outcome.cell.task].share(outcome.auc)
 
 
+def choosing(outcome: Outcome) -> float:
+    """Mean over the parts of a run, which chooses learning rates: late parts may be shorter, and count as much."""
+    return TASKS[outcome.cell.task].share(float(np.mean(outcome.returns)))
+
+
 def final(outcome: Outcome) -> float:
     """Final return, as a share of the way to solved."""
     return TASKS[outcome.cell.task].share(outcome.final)
@@ -174,7 +179,7 @@ class TaskResults:
         """
         tried = list(TASKS[self.task].rates)
         while True:
-            best = max(map(at, tried), key=lambda cell: np.mean(values(known, cell, area)))
+            best = max(map(at, tried), key=lambda cell: np.mean(values(known, cell, choosing)))
             further = next_rate(tried, best.rate, LADDER)
             if further is None:
                 return best

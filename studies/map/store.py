@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,7 +32,8 @@ class Outcome(NamedTuple):
     Attributes:
       cell: the cell.
       seed: the seed.
-      returns: returns of training episodes, means over `POINTS` equal parts of the run.
+      rounds: rounds of the run.
+      returns: returns of training episodes, means over `POINTS` parts of the run, as equal as rounds allow.
       seconds: simulated seconds at the end of each part.
       cost_usd: simulated dollars.
       staleness: mean staleness of all gradients of all seeds.
@@ -42,6 +44,7 @@ class Outcome(NamedTuple):
 
     cell: Cell
     seed: int
+    rounds: int
     returns: tuple[float, ...]
     seconds: tuple[float, ...]
     cost_usd: float
@@ -52,13 +55,13 @@ class Outcome(NamedTuple):
 
     @property
     def final(self) -> float:
-        """Mean return of the last tenth."""
+        """Mean return of the last tenth of the parts."""
         return float(np.mean(self.returns[-max(1, POINTS // 10) :]))
 
     @property
     def auc(self) -> float:
         """Mean return over the whole run: the area under the curve over its width."""
-        return float(np.mean(self.returns))
+        return float(np.average(self.returns, weights=sizes(self.rounds)))
 
     @property
     def peak(self) -> float:
@@ -155,6 +158,7 @@ def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outco
         Outcome(
             cell,
             seed,
+            len(records),
             parts(curve("train_return", i)),
             tuple(part[-1] for part in split(curve("simulated_seconds", i), POINTS)),
             last["per_seed"]["cost_usd"][i],
@@ -193,6 +197,18 @@ def split(values: Sequence[float], number: int) -> list[Sequence[float]]:
     return [part.tolist() for part in np.array_split(np.asarray(values), number)]
 
 
+@cache
+def sizes(rounds: int) -> tuple[float, ...]:
+    """Rounds in each of `POINTS` parts of so many rounds; one that is in several parts is shared out.
+
+    >>> sizes(31)[:12], sum(sizes(31)), sum(sizes(19))
+    ((2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0), 31.0, 19.0)
+    """
+    members = split(list(range(rounds)), POINTS)
+    times = Counter(number for part in members for number in part)
+    return tuple(sum(1.0 / times[number] for number in part) for part in members)
+
+
 def read(path: Path) -> Mapping[Key, Outcome]:
     """Outcomes in a file, read again when the file has changed; empty if there is no file."""
     if not path.is_file():
@@ -212,7 +228,9 @@ def _outcome(row: dict[str, str]) -> Outcome:
     cost, staleness, dropped = (float(row[name]) for name in ("cost_usd", "staleness", "dropped"))
     warnings = tuple(_curve(row[name]) for name in WARNINGS)
     curves = (_curve(row["returns"]), _curve(row["seconds"]))
-    return Outcome(cell, int(row["seed"]), *curves, cost, staleness, dropped, row["config"], warnings)
+    return Outcome(
+        cell, int(row["seed"]), int(row["rounds"]), *curves, cost, staleness, dropped, row["config"], warnings
+    )
 
 
 def _curve(text: str) -> tuple[float, ...]:
@@ -226,7 +244,7 @@ def write(rows: Iterable[Outcome], path: Path) -> None:
         curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
         figures = [f"{value:.5g}" for value in (row.cost_usd, row.staleness, row.dropped)]
         warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in row.warnings]
-        return [*row.cell, row.seed, *curves, *figures, row.config, *warnings]
+        return [*row.cell, row.seed, row.rounds, *curves, *figures, row.config, *warnings]
 
     header = [*Cell._fields, *Outcome._fields[1:-1], *WARNINGS]
     write_packed(path, header, map(cells, sorted(rows, key=lambda row: (row.cell, row.seed))))

@@ -27,7 +27,7 @@ RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
 """Learning rates that all methods have; envpool's Hopper has the first three."""
 TUNING, JUDGING = range(8), range(8, 16)
 """Seeds that choose a learning rate, and those that judge it."""
-COLUMNS = ("method", "learners", "rate", "variation", "seed", "returns", "seconds", "cost_usd")
+COLUMNS = ("method", "learners", "rate", "variation", "seed", "rounds", "returns", "seconds", "cost_usd")
 GATE = "KL gate at 0.01"
 CORE = ("all-reduce", "async", "SSP", "softsync", "softsync, w = 1/s", "Stellaris", "w", "gate, w", "KL gate",
         "less momentum", "DC-ASGD")  # fmt: skip
@@ -39,18 +39,30 @@ class Run:
     """One run.
 
     Attributes:
-      shares: mean returns of stretches of equally many env steps, as shares of the way to solved.
+      rounds: rounds of the run.
+      shares: mean returns of 20 stretches of consecutive rounds, as shares of the way to solved.
       seconds: simulated seconds at the ends of these stretches.
       dollars: the bill of the whole run.
     """
 
+    rounds: int
     shares: np.ndarray
     seconds: np.ndarray
     dollars: float
 
     @property
     def area(self) -> float:
-        """Learning-curve area over env steps."""
+        """Learning-curve area over env steps; the first stretches have a round more, and no round counts twice."""
+        number = len(self.shares)
+        if self.rounds < number:
+            _, firsts = np.unique(np.arange(number) * self.rounds // number, return_index=True)
+            return float(self.shares[firsts].mean())
+        lengths = self.rounds // number + (np.arange(number) < self.rounds % number)
+        return float((self.shares * lengths).sum() / self.rounds)
+
+    @property
+    def choosing(self) -> float:
+        """Mean over stretches, which chooses learning rates."""
         return float(self.shares.mean())
 
     @property
@@ -77,7 +89,9 @@ def _runs(task: str) -> dict[tuple[str, int, str, str], dict[int, Run]]:
     for line in table(f"map/{task}.csv.gz", *COLUMNS):
         shares = (numbers(line["returns"]) - untrained) / (solved - untrained)
         place = line["method"], int(line["learners"]), line["rate"], line["variation"]
-        found[place][int(line["seed"])] = Run(shares, numbers(line["seconds"]), float(line["cost_usd"]))
+        found[place][int(line["seed"])] = Run(
+            int(line["rounds"]), shares, numbers(line["seconds"]), float(line["cost_usd"])
+        )
     return found
 
 
@@ -103,16 +117,18 @@ def areas_at(
 
 @functools.cache
 def best_rate(task: str, method: str, learners: int, variation: str = "") -> str:
-    """Learning rate with the largest mean area over the tuning seeds."""
+    """Learning rate that the tuning seeds prefer."""
     kept_as = _kept_as(method, learners, variation)
     rates = [
         rate
         for (name, number, rate, changed), by_seed in _runs(task).items()
         if (name, number, changed) == (kept_as, learners, variation) and all(seed in by_seed for seed in TUNING)
     ]
-    return max(
-        sorted(rates, key=float), key=lambda rate: areas_at(task, method, learners, rate, variation, TUNING).mean()
-    )
+
+    def preferred(rate: str) -> float:
+        return float(np.mean([run.choosing for run in runs_at(task, method, learners, rate, variation, TUNING)]))
+
+    return max(sorted(rates, key=float), key=preferred)
 
 
 def runs(task: str, method: str, learners: int) -> list[Run]:
