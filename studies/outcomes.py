@@ -96,7 +96,7 @@ class Outcome(NamedTuple):
       seed: the seed.
       rounds: number of rounds before each evaluation, from 0 to all.
       returns: returns of the evaluations.
-      seconds: simulated seconds at each evaluation.
+      seconds: simulated seconds at each evaluation; between evaluations interpolated where `rounds` are ends of chunks.
       rolled: env steps that actors have rolled, at the end.
       dropped: fragments dropped, as a share of all.
       data: means of `DATA` and `DROPPED`, in their order.

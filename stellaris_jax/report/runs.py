@@ -323,7 +323,10 @@ def at_seed(row: dict[str, Any], axis: str, seed: int) -> Any:
 
 
 def recorded_axis(row: dict[str, Any], axis: str) -> str:
-    """Key of an axis in a record: steps learned from are all steps rolled, unless actors are independent."""
+    """Key of an axis in a record: steps learned from are all steps rolled, unless actors are independent.
+
+    Pipelined actors are a batch ahead, which is counted.
+    """
     return "env_steps" if axis == LEARNED and row.get(LEARNED) is None else axis
 
 

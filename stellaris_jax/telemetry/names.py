@@ -27,10 +27,12 @@ METRICS = {
     "episodes": Metric("charts/episodes", "how many they are"),
     "learning_rate": Metric("charts/learning_rate", "mean size of a step, schedule and staleness weights included"),
     "steps_per_second": Metric("charts/SPS", "env steps per real second, over all seeds"),
-    "wall_seconds": Metric("charts/wall_seconds", "real seconds since the run began"),
+    "wall_seconds": Metric(
+        "charts/wall_seconds", "real seconds of rounds and evaluations; in `summary.json` with compiling"
+    ),
     "updates": Metric("charts/updates", "versions of the policy so far"),
     "collect_occupancy": Metric("charts/collect_occupancy", "share of the computed segments that actors asked for"),
-    "occupancy": Metric("charts/occupancy", "share of the computed gradients that were asked for"),
+    "occupancy": Metric("charts/occupancy", "share of the gradients computed so far that were asked for"),
     "policy_loss": Metric("losses/policy_loss", "loss of the policy"),
     "value_loss": Metric("losses/value_loss", "loss of the critic"),
     "q_value": Metric("losses/q_values", "mean action value of the transitions learned from"),
@@ -65,7 +67,9 @@ METRICS = {
         "data/actor_utilisation",
         "share of the time so far in which actors rolled fragments that have ended, dropped ones included",
     ),
-    "actor_blocked": Metric("data/actor_blocked", "share of the time in which actors waited to begin a fragment"),
+    "actor_blocked": Metric(
+        "data/actor_blocked", "share of the time so far in which actors waited to begin a fragment"
+    ),
     "fragments_dropped": Metric(
         "data/fragments_dropped", "fragments so far that data admission or dynamic sampling dropped"
     ),
@@ -95,7 +99,9 @@ METRICS = {
     "cost_usd": Metric("simulated/cost_usd", "dollars so far, by the system's own rule"),
     "cost_common_usd": Metric("simulated/cost_common_usd", "dollars so far at the price all systems have in common"),
     "actors": Metric("simulated/actors", "actors of the round"),
-    "learner_utilisation": Metric("simulated/learner_utilisation", "share of the time in which learners computed"),
+    "learner_utilisation": Metric(
+        "simulated/learner_utilisation", "share of the time so far in which learners computed"
+    ),
     "gradient_seconds": Metric("simulated/gradient_seconds", "mean seconds of a gradient"),
     "failed": Metric("simulated/failed", "invocations so far that died"),
     "replay_deviation": Metric("simulated/replay_deviation", "of a replay: how far it is from the recorded versions"),

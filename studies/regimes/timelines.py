@@ -25,7 +25,7 @@ class Timed(NamedTuple):
     Attributes:
       cell: the cell.
       seconds: duration of a batch.
-      busy: functions' busy time of a batch, which pay-by-use bills.
+      busy: functions' busy time of a batch, without start-ups, failures and aggregations, which are billed, too.
       learners: share of the time that a learner computes.
       actors: share of the time that an actor rolls out.
       staleness: mean staleness of gradients, in versions.
