@@ -115,7 +115,8 @@ def judged(
       learning_rate: its learning rate.
       evaluations: records of its run's evaluations.
       goal: what is compared, with a target unless it is the return.
-      cutoff: seconds or dollars of the longest run, for the penalty of seeds that do not reach the target.
+      cutoff: seconds or dollars of the longest setting, means over its seeds, for the penalty of seeds that do not
+        reach the target.
       timing: forecast of its timeline.
     """
     curves = seed_curves(evaluations, goal.axis)
