@@ -21,7 +21,6 @@ AGES = (0, 8, 64, 256)
 METHODS = ("no correction", "PPO clip", "DAPO", "GSPO", "CISPO", "TIS", "IcePop", "M2PO", "decoupled", "A-3PO",
            "DPPO-TV", "VCPO")  # fmt: skip
 CORRECTIONS = METHODS[1:]
-CAPPED = ("TIS", "CISPO", "decoupled")
 ADDITION, OTHERS = "addition", ("sort", "countdown")
 MARGIN = 0.02
 """Loss below which completions do not cost much."""
@@ -105,10 +104,13 @@ def losses_elsewhere() -> str:
     return span(lost_on(task, method).mean for task in OTHERS for method in corrections)
 
 
+def end(method: str, age: int, task: str = ADDITION) -> float:
+    return float(np.mean([run.final for run in judged(on(task, method, age))]))
+
+
 def ends_of(task: str) -> tuple[float, float]:
-    """Mean shares at the start, of runs with PPO's clip, and at the end of those on fresh completions."""
-    runs = judged(on(task, "PPO clip", 0))
-    return float(np.mean([run.shares[0] for run in runs])), float(np.mean([run.final for run in runs]))
+    """Mean shares at the start and at the end, of runs with PPO's clip on fresh completions."""
+    return float(np.mean([run.shares[0] for run in judged(on(task, "PPO clip", 0))])), end("PPO clip", 0, task)
 
 
 def row_of_method(method: str) -> str:
@@ -124,7 +126,6 @@ def row_of_methods(*methods: str) -> str:
 
 
 def small(method: str, age: int) -> str:
-    """Whether the loss is shown to be below the margin, and the loss."""
     cost = lost(method, age)
     verdict = "yes" if cost.mean + cost.half < MARGIN else "no" if cost.mean - cost.half > MARGIN else "not shown"
     return f"{verdict}: {loss(cost, 3)}"
@@ -160,10 +161,6 @@ def behind_decoupled() -> str:
     return f"({loss(here, 3)}), on sort and countdown by {both}"
 
 
-def end(method: str, age: int) -> float:
-    return float(np.mean([run.final for run in judged(on_addition(method, age))]))
-
-
 def settings_without_90() -> str:
     """Settings in which no more than half of the seeds ever have 90 % right."""
     every = [judged(on_addition(method, age)) for method in METHODS for age in AGES]
@@ -173,11 +170,8 @@ def settings_without_90() -> str:
 
 def updates_to_goal(method: str, age: int) -> list[float]:
     """Updates to the first evaluation with 75 % right; infinite where there is none."""
-    ways = []
-    for run in judged(on_addition(method, age)):
-        (arrived,) = np.nonzero(run.shares >= 0.75)
-        ways.append(run.rounds[arrived[0]] if len(arrived) else np.inf)
-    return ways
+    runs = judged(on_addition(method, age))
+    return [next(iter(run.rounds[run.shares >= 0.75]), np.inf) for run in runs]
 
 
 def row_of_updates(*methods: str) -> str:
@@ -240,7 +234,6 @@ def row_of_rounded_weights(method: str) -> str:
 
 
 def in_flight_per_update() -> str:
-    """What updates within a completion gain."""
     return gain(paired(*(areas(on_tail("in flight", method, 1)) for method in ("in flight", "whole"))), 3)
 
 
@@ -250,16 +243,19 @@ def in_flight_per_second() -> str:
     return gain(paired(*([run.area_until(end) for run in several] for several in (changing, whole))), 3)
 
 
+def of_dropped(bound: int, column: str) -> list[float]:
+    """A record of dropped completions, of the judging runs with a bound."""
+    return [run.value(column) for run in judged(on_tail("admission", "drop", bound))]
+
+
 def slowness(bound: int) -> str:
     """Seconds of dropped completions, as a share of those of all."""
-    runs = judged(on_tail("admission", "drop", bound))
-    return plus_minus([run.value("fragments_dropped_slowness") for run in runs]) + " times"
+    return f"{plus_minus(of_dropped(bound, 'fragments_dropped_slowness'))} times"
 
 
 def wrongness(bound: int) -> str:
     """How much less often dropped completions are right than used ones."""
-    runs = judged(on_tail("admission", "drop", bound))
-    return plus_minus([-run.value("fragments_dropped_return") for run in runs])
+    return plus_minus([-value for value in of_dropped(bound, "fragments_dropped_return")])
 
 
 def row_of_bound(bound: int, digits: int) -> str:
@@ -276,7 +272,7 @@ CASES_OF_AGE = [
     Case(PAGE, "**On addition eight updates cost", "lost 0.24 of 0.79",
          lambda: f"lost {lost('PPO clip', 256).mean:.2f} of {decimal(right('PPO clip', 0))}"),
     Case(PAGE, "**On addition eight updates cost", "A-3PO lose 0.01 at most",
-         lambda: f"A-3PO lose {max(lost(each, 256).mean for each in (*CAPPED, 'A-3PO')):.2f} at most"),
+         lambda: f"A-3PO lose {max(lost(each, 256).mean for each in ('TIS', 'CISPO', 'decoupled', 'A-3PO')):.2f} at most"),
     *(Case(page, near, "0.02 to 0.11", losses_elsewhere) for page, near in (
         (PAGE, "**On addition eight updates cost"), (FINDINGS, "cost a language model"))),
     Case(PAGE, "At the end PPO's clip has",
