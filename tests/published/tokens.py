@@ -20,7 +20,7 @@ AGES = (0, 8, 64, 256)
 """Updates that completions are old."""
 METHODS = ("no correction", "PPO clip", "DAPO", "GSPO", "CISPO", "TIS", "IcePop", "M2PO", "decoupled", "A-3PO",
            "DPPO-TV", "VCPO")  # fmt: skip
-CORRECTIONS = METHODS[1:]
+CORRECTIONS, PROXIMAL = METHODS[1:], ("decoupled", "A-3PO")
 ADDITION, OTHERS = "addition", ("sort", "countdown")
 MARGIN = 0.02
 """Loss below which completions do not cost much."""
@@ -272,7 +272,7 @@ CASES_OF_AGE = [
     Case(PAGE, "**On addition eight updates cost", "lost 0.24 of 0.79",
          lambda: f"lost {lost('PPO clip', 256).mean:.2f} of {decimal(right('PPO clip', 0))}"),
     Case(PAGE, "**On addition eight updates cost", "A-3PO lose 0.01 at most",
-         lambda: f"A-3PO lose {max(lost(each, 256).mean for each in ('TIS', 'CISPO', 'decoupled', 'A-3PO')):.2f} at most"),
+         lambda: f"A-3PO lose {max(lost(each, 256).mean for each in ('TIS', 'CISPO', *PROXIMAL)):.2f} at most"),
     *(Case(page, near, "0.02 to 0.11", losses_elsewhere) for page, near in (
         (PAGE, "**On addition eight updates cost"), (FINDINGS, "cost a language model"))),
     Case(PAGE, "At the end PPO's clip has",
