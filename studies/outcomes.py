@@ -96,7 +96,7 @@ class Outcome(NamedTuple):
       seed: the seed.
       rounds: number of rounds before each evaluation, from 0 to all.
       returns: returns of the evaluations.
-      seconds: simulated seconds at each evaluation; between evaluations interpolated where `rounds` are ends of chunks.
+      seconds: simulated seconds at each evaluation; interpolated where `rounds` are ends of chunks.
       rolled: env steps that actors have rolled, at the end.
       dropped: fragments dropped, as a share of all.
       data: means of `DATA` and `DROPPED`, in their order.
@@ -246,7 +246,7 @@ def trained(keys: Sequence[Key]) -> list[Outcome]:
 
 
 def parts_of(total: int) -> list[int]:
-    """Ends of `POINTS` equal parts of so many rounds, after the start.
+    """Bounds of `POINTS` equal parts of so many rounds, the start included.
 
     >>> parts_of(30)[:5], parts_of(30)[-1]
     ([0, 2, 3, 4, 6], 30)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import runpy
 import signal
 import subprocess
@@ -124,42 +123,6 @@ def test_mistakes_end_in_one_line(
     assert shown.err.startswith("error: ") and shown.err.count("\n") == 1, shown.err
     assert part in shown.err and shown.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_episodes_than_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from stellaris_jax.execute import run
-
-    config = load_config([*SMALL, "total_steps=64", "evaluation.episodes=0", f"run.dir={tmp_path / 'run'}"])
-    run.train(config)
-    capsys.readouterr()
-    episodes = ("--episodes", "1000000000000")
-    assert script("evaluate.py", str(tmp_path / "run"), *episodes, monkeypatch=monkeypatch) == 2
-    assert "evaluation.episodes=1000000000000" in capsys.readouterr().err
-    last = ("--episodes", "2", "--seed", str(2**32 - 1), "--json")
-    assert script("evaluate.py", str(tmp_path / "run"), *last, monkeypatch=monkeypatch) == 0
-    assert json.loads(capsys.readouterr().out)["episodes"] == 2
-
-
-def test_one_of_the_trained_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from stellaris_jax.execute import run
-
-    seeds = ("seed=3", "num_seeds=2")
-    run.train(load_config([*SMALL, *seeds, "total_steps=64", "evaluation.episodes=0", f"run.dir={tmp_path / 'run'}"]))
-    evaluate = ("evaluate.py", str(tmp_path / "run"), "--episodes", "5")
-    capsys.readouterr()
-    assert script(*evaluate, monkeypatch=monkeypatch) == 0
-    every = dict(re.findall(r"(\d+): ([\d.]+)", capsys.readouterr().out.partition("per seed: ")[2]))
-    assert list(every) == ["3", "4"] and every["3"] != every["4"]
-    for seed, value in every.items():
-        assert script(*evaluate, "--trained-seed", seed, "--json", monkeypatch=monkeypatch) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["episodes"] == 5 and found["return_mean"] == pytest.approx(float(value), rel=0.01)
-    assert script(*evaluate, "--trained-seed", "2", monkeypatch=monkeypatch) == 2
-    assert "seed=2 is not in the run; accepted: 3, 4." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.0", "--1", "²", "9" * 19, "9" * 5000])

@@ -130,16 +130,15 @@ class Schedule:
 
     def size(self, begin: int) -> int:
         """Rounds of the chunk that begins at round `begin`; evaluations, checkpoints and a pause end it."""
-        stops = [*self._due_after(begin), *([self.pause] if self.pause > begin else [])]
-        return min([self.spec.chunk_rounds, *(stop - begin for stop in stops)])
+        return min([self.spec.chunk_rounds, *(stop - begin for stop in self._due_after(begin))])
 
     def is_due(self, round_: int) -> bool:
-        """Whether an evaluation or a checkpoint is due after `round_` rounds."""
+        """Whether an evaluation, a checkpoint or a pause is due after `round_` rounds."""
         return round_ in self._due_after(round_ - 1)
 
     def _due_after(self, round_: int) -> list[int]:
-        """Next rounds after `round_` with an evaluation and with a checkpoint due, as far as there are any."""
-        due = (self.evaluation_rounds, self.checkpoint_rounds)
+        """Next rounds after `round_` with an evaluation, a checkpoint and a pause due, as far as there are any."""
+        due = (self.evaluation_rounds, self.checkpoint_rounds, [self.pause])
         return [rounds[place] for rounds in due if (place := bisect(rounds, round_)) < len(rounds)]
 
     def learning_rate_factor(self, round_: int) -> float:

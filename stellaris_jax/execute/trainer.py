@@ -163,8 +163,8 @@ class Trainer(Fixed):
         """Train one chunk of rounds; returns one record per round (see `stellaris_jax.telemetry`).
 
         Args:
-          ahead: start the next chunk before this one's records are made, unless an evaluation, a checkpoint or a choice
-            of actors is due. Afterwards only `step` may be called.
+          ahead: start the next chunk before this one's records are made, unless an evaluation, a checkpoint, the end of
+            `run` or a choice of actors is due. Afterwards only `step` may be called.
         """
         if self.finished:
             return []
@@ -181,7 +181,7 @@ class Trainer(Fixed):
         self.schedule.pause = end
         records: list[Record] = []
         while self.round < end and not self.finished:
-            records += self.step(ahead=self.round + self.schedule.size(self.round) < end)
+            records += self.step(ahead=True)
         return records
 
     def _records(self, done: Executed) -> list[Record]:

@@ -94,7 +94,7 @@ def row_of_young(method: str) -> str:
 
 
 def behind_the_clip(method: str) -> str:
-    """What a method learns less than PPO's clip at one and at four updates."""
+    """Gaps to PPO's clip at one and at four updates."""
     return " and ".join(loss(paired(young("PPO clip", age), young(method, age)), 3) for age in (1, 4))
 
 
