@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from importlib.metadata import version
-from typing import Any, ClassVar
 
 from benchmarks.peers.contract import Figures, Goal, Stopwatch, main
-from stellaris_jax.base.registry import register
 from stellaris_jax.cli import program
 from stellaris_jax.execute.loading import load_config
-from stellaris_jax.telemetry.logger import Logger
 
 THROUGHPUT: dict[str, list[str]] = {
     "cartpole_small": [
@@ -141,17 +138,6 @@ TOKENS["tokens_population"] = [*TOKENS["tokens_addition"], "num_seeds=16"]
 JOBS = (*THROUGHPUT, *RETURN, *TOKENS)
 
 
-@register.logger("stopwatch")
-class Evaluations(Logger):
-    """Tells a stopwatch of every evaluation."""
-
-    watch: ClassVar[Stopwatch]
-    over: ClassVar[bool]
-
-    def evaluation(self, record: dict[str, Any]) -> None:
-        type(self).over = self.watch.evaluated(record["env_steps"], record["eval_return_mean"])
-
-
 def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] | None = None) -> Figures:
     """Run one job once in this process.
 
@@ -202,16 +188,14 @@ def _to_return(overrides: list[str], goal: Goal) -> Figures:
         {
             "evaluation.episodes": goal.episodes,
             "evaluation.points": points,
-            "run.loggers": (*config.run.loggers, "stopwatch"),
             "run.progress": False,
         }
     )
-    watch = Evaluations.watch = Stopwatch(goal)
-    Evaluations.over = False
+    watch = Stopwatch(goal)
     with tempfile.TemporaryDirectory() as folder:
         config = config.replace({"run.dir": f"{folder}/run"})
         watch.start()
-        summary = train(config, callbacks=[lambda *_: Evaluations.over])
+        summary = train(config, watch=lambda record: watch.evaluated(record["env_steps"], record["eval_return_mean"]))
         watch.stop()
     watch.compile_seconds = summary["compile_seconds"]
     return watch.figures(round(summary["env_steps"]), summary["eval_return_mean"]) | waiting(summary)

@@ -106,6 +106,7 @@ def draw(subjects: list[str], out: Path | None, axes: Sequence[str] = ()) -> Pat
     """
     run_dirs = [Path(subject) for subject in subjects]
     with working(f"drawing {program.listed(run_dirs)}", when=all((path / METRICS).is_file() for path in run_dirs)):
+        from stellaris_jax.config.stored import run_config
         from stellaris_jax.report.curves import checked, plot_run, plot_runs
         from stellaris_jax.report.runs import group_replicates, read_run
 
@@ -113,6 +114,8 @@ def draw(subjects: list[str], out: Path | None, axes: Sequence[str] = ()) -> Pat
             checked(out)
         if len(run_dirs) == 1:
             return plot_run(run_dirs[0], out, axes)
+        for run_dir in run_dirs:
+            run_config(run_dir)
         groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
         runs = {group.label: [run.path for run in group.runs] for group in groups}
         return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs", axes=axes)

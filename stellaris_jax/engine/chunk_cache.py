@@ -64,12 +64,13 @@ class ChunkCache:
                     self._planning.pop((run, place), None)
 
     def _keep(self, run: Hashable, place: tuple[int, int], chunk: Chunk) -> None:
+        kept = self._kept.setdefault(run, {})  # it may have been evicted while it planned
         size = size_of(chunk)
         while self.size + size > self.limit and next(iter(self._kept)) != run:
             _, evicted = self._kept.popitem(last=False)
             self.size -= sum(map(size_of, evicted.values()))
         if self.size + size <= self.limit:
-            self._kept[run][place] = chunk
+            kept[place] = chunk
             self.size += size
 
 

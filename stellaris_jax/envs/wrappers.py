@@ -17,7 +17,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.machine import BOUND, Part, check_fits
 from stellaris_jax.base.registry import register
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
+from stellaris_jax.envs.base import AS_GIVEN, Array, EnvState, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.drawing import Renderer
 
 
@@ -38,7 +38,10 @@ def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEn
         raise ConfigError(f"env.life_loss=true is not possible: {env.name} has no lives; envpool's Atari games have.")
     if not isinstance(env, AutoResetEnv):
         key, value = next(iter(options.asked.items()))
-        raise ConfigError(f"env.{key}={value} is not possible: {env.name} is not derived from AutoResetEnv.")
+        off = str(getattr(AS_GIVEN, key)).lower()
+        raise ConfigError(
+            f"env.{key}={value} is not possible: {env.name} is not derived from AutoResetEnv; accepted: {off}."
+        )
     if options.sticky_actions:
         env = StickyActions(env, options.sticky_actions)
     return FrameStack(env, options.frame_stack) if options.frame_stack else env

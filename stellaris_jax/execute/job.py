@@ -53,12 +53,15 @@ def check_and_prepare(config: Config, alone: bool = False) -> Job:
     return prepare(config)
 
 
-def prepare(config: Config, working: Callable[[str], None] = lambda text: None) -> Job:
+def prepare(
+    config: Config, working: Callable[[str], None] = lambda text: None, abandon: Callable[[], None] = lambda: None
+) -> Job:
     """Job of a checked configuration: reads the runs that it names, makes the environment and the network.
 
     Args:
       config: the configuration.
       working: told of work that may take minutes.
+      abandon: called now and then during such work; may raise to end it.
 
     Raises:
       ConfigError: a named run cannot be read or does not fit, a plug-in returns what training cannot use, the machine
@@ -78,7 +81,11 @@ def prepare(config: Config, working: Callable[[str], None] = lambda text: None) 
     if spec.host_fragments:
         _check_hosted(config, recording)
     seeds = list(range(config.seed, config.seed + config.num_seeds))
-    start = start_of(config, network) or warm_started(config, env, network, working)
+    start = start_of(config, network)
+    if start is None:
+        start = warm_started(config, env, network, working, abandon)
+    elif config.warm_start.updates:
+        working(f"init_from={config.init_from} takes the place of the warm start")
     return Job(config, env, network, seeds, spec, recording, start)
 
 

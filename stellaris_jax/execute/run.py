@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from stellaris_jax.base.commands import command
+from stellaris_jax.base.commands import command, resume_command
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.outputs import cache_folder
 from stellaris_jax.base.registry import register
@@ -27,7 +27,7 @@ from stellaris_jax.execute.follower import follow
 from stellaris_jax.execute.job import check_and_prepare, prepare
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import Record
-from stellaris_jax.execute.session import Callback, Session
+from stellaris_jax.execute.session import Callback, Interrupted, Session
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.anchor import Anchor
@@ -46,12 +46,18 @@ BEST = "best"
 """Name of the kept checkpoint whose evaluation had the highest return."""
 
 
-def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+def train(
+    config: Config,
+    callbacks: Sequence[Callback] = (),
+    watch: Callable[[Record], bool] = lambda record: False,
+) -> dict[str, Any]:
     """Train as configured, in a run directory; returns the summary. With `config.resume`, continue a run.
 
     Args:
       config: configuration of the run.
       callbacks: callbacks in addition to `config.run.callbacks`.
+      watch: called with every evaluation's record; true ends the run, such as at a return: `lambda record:
+        record["eval_return_mean"] >= 475`.
 
     Raises:
       ConfigError: the run cannot start; raised before anything is compiled.
@@ -72,7 +78,7 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         signals = stack.enter_context(Signals(display.note, display.leave))
         for sentence in () if config.resume else (*untuned(config), *comparison(config)):
             display.note(sentence)
-        return train_within(run_dir, config, display, signals, ProgramCache(), callbacks)
+        return train_within(run_dir, config, display, signals, ProgramCache(), callbacks, watch)
 
 
 def train_within(
@@ -97,6 +103,15 @@ def train_within(
     """
     if config.engine.compile_cache:
         enable_compile_cache()
+
+    def abandon() -> None:
+        """End work before the first round after a signal; the run can be resumed."""
+        if signals.stopping.is_set():
+            with writing(run_dir):
+                store(config, run_dir)
+            display.note(f"stopped before the first round; continue with: {resume_command(run_dir)}")
+            raise Interrupted(signals.caught[0], run_dir)
+
     with ExitStack() as stack:
         started = bool(config.resume) and any((run_dir / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if config.resume:
@@ -104,7 +119,7 @@ def train_within(
         display.working(f"building {config.env.name} and the network")
         with signals.during("the environment and the network to be built", transient=True):
             trainer = stack.enter_context(
-                closing(Trainer(prepare(config, display.working), signals.stopping, programs))
+                closing(Trainer(prepare(config, display.working, abandon), signals.stopping, programs))
             )
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(_checkpoints(run_dir, config)))

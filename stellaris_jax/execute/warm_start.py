@@ -42,16 +42,19 @@ _ALONE = threading.Lock()
 """Lock by which points of a sweep do not imitate the same demonstrations beside each other."""
 
 
-def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Callable[[str], None]) -> Start | None:
+def warm_started(
+    config: Config, env: Any, network: PolicyNetwork, working: Callable[[str], None], abandon: Callable[[], None]
+) -> Start | None:
     """Start of every seed that `warm_start` asks for; `None` without one.
 
     Args:
       config: configuration of the run.
       env, network: its environment and network.
       working: told of each seed whose policy is not on disk, before it is trained.
+      abandon: called between parts of the work; may raise to end it.
 
     Raises:
-      ConfigError: the environment has no demonstrations.
+      ConfigError: the environment has no demonstrations, or imitation ends in parameters that are not finite.
     """
     if not config.warm_start.updates or is_under_way(config):
         return None
@@ -71,7 +74,12 @@ def warm_started(config: Config, env: Any, network: PolicyNetwork, working: Call
             if params is None:
                 working(f"warm start of seed {seed}: {config.warm_start.updates} updates on demonstrations")
                 compiled = compiled or _compiled(imitation.steps, config)
-                params = _imitated(imitation, compiled, seed, config.warm_start.updates, working)
+                params = _imitated(imitation, compiled, seed, config.warm_start.updates, working, abandon)
+                if not np.isfinite(params).all():
+                    raise ConfigError(
+                        f"warm_start.learning_rate={config.warm_start.learning_rate:g} ends in parameters that are not "
+                        f"finite, with seed {seed}; accepted: a lower one."
+                    )
                 if place is not None:
                     with suppress(OSError):
                         place.parent.mkdir(parents=True, exist_ok=True)
@@ -139,13 +147,19 @@ def _compiled(lowered: Any, config: Config) -> Any:
 
 
 def _imitated(
-    imitation: Imitation, compiled: Any, seed: int, updates: int, working: Callable[[str], None]
+    imitation: Imitation,
+    compiled: Any,
+    seed: int,
+    updates: int,
+    working: Callable[[str], None],
+    abandon: Callable[[], None],
 ) -> np.ndarray:
     """Parameters `[P]` of one seed after so many updates; `working` is told how many are done."""
     so_far, began = imitation.begin(np.uint32(seed)), time.monotonic()
     told = began
     ends = np.linspace(0, updates, PARTS + 1).astype(np.int32)
     for first, last in pairwise(ends):
+        abandon()
         so_far = jax.block_until_ready(compiled(np.uint32(seed), so_far, first, last))
         now = time.monotonic()
         if now - told >= PATIENCE and last < updates:

@@ -15,7 +15,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import FRESH, NOWHERE, Options, laid
-from stellaris_jax.many.choose.objective import Goal, final_returns, seed_curves, to_target
+from stellaris_jax.many.choose.objective import PENALISED, Goal, final_returns, reached, seed_curves, to_target
 from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
 from stellaris_jax.many.search_store import Search, resume_command
 from stellaris_jax.telemetry.format import significant
@@ -49,28 +49,35 @@ def judge(directory: Path, study: optuna.Study, config: Config, search: Search, 
         stage.to_target("results", configs, goal, "settings")
     if not all(is_over(own, goal) for own in configs):
         raise RunError(f"{place}: a run on fresh seeds has no result.")
-    return _sentence(search.fresh_seeds, _values(configs, goal), goal)
+    return _sentence(search.fresh_seeds, *_values(configs, goal), goal)
 
 
-def _values(configs: Sequence[Config], goal: Goal) -> list[list[float]]:
-    """Seconds or dollars of each seed to the target, or its final return, for each run."""
+def _values(configs: Sequence[Config], goal: Goal) -> tuple[list[list[float]], list[int]]:
+    """Seconds or dollars of each seed to the target, or its final return, for each run; and seeds that reached it."""
     runs = [evaluations(own) for own in configs]
     curves = [seed_curves(rows, goal.axis) for rows in runs]
     if goal.target is None:
-        return [final_returns(own) for own in curves]
-    cutoff = max(rows[-1][goal.axis] for rows in runs)
-    return [to_target(own, goal.target, cutoff) for own in curves]
+        return [final_returns(own) for own in curves], list(map(len, curves))
+    target, cutoff = goal.target, max(rows[-1][goal.axis] for rows in runs)
+    there = [sum(math.isfinite(reached(curve, target)) for curve in own) for own in curves]
+    return [to_target(own, target, cutoff) for own in curves], there
 
 
-def _sentence(seeds: int, values: Sequence[Sequence[float]], goal: Goal) -> str:
-    shown = [_interval(*mean_ci95(own)) for own in values]
+def _sentence(seeds: int, values: Sequence[Sequence[float]], there: Sequence[int], goal: Goal) -> str:
+    missed = [f" ({number} of {seeds} seeds reached it)" if number < seeds else "" for number in there]
+    shown = [
+        f"{_interval(*mean_ci95(own))}{note}" if number else "never reached"
+        for own, number, note in zip(values, there, missed, strict=True)
+    ]
     what = "return" if goal.target is None else f"{goal.measure} to a return of {goal.target:g}"
     if len(values) == 1:
         return f"on {seeds} fresh seeds: {what} {shown[0]}; the best settings are the untuned ones."
     difference, half, _ = paired(*values)
+    compared = f"; difference {_interval(difference, half)}" if all(there) else ""
+    penalised = f" {PENALISED}" if any(missed) else ""
     return (
-        f"on {seeds} fresh seeds: {what} {shown[0]}, untuned {shown[1]}; difference {_interval(difference, half)} "
-        "(± is half of a 95 % interval)."
+        f"on {seeds} fresh seeds: {what} {shown[0]}, untuned {shown[1]}{compared} "
+        f"(± is half of a 95 % interval).{penalised}"
     )
 
 

@@ -19,7 +19,8 @@ from stellaris_jax.timeline.forecast import Window
 
 LEGEND = (
     "± is half of a 95 % interval over seeds (Student's t); a largest value is that of all seeds. A round is the time "
-    "from one batch of data to the next. Run time and run cost are for total_steps, as if all rounds were like these.",
+    "from one batch of data to the next. Run time and run cost are for total_steps, as if all rounds were like these. "
+    "Run cost is by each system's own billing: system.learner_billing=serverless for all compares systems alone.",
     "Busy is the share of the time that a learner or an actor works. Staleness and data lag count policy versions: "
     "from a gradient's policy to its aggregation, and from the policy that acted to the gradient's policy. Bounds on "
     "age (bound, lag, eta) count batches.",

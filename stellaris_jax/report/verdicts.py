@@ -200,6 +200,11 @@ class Question(NamedTuple):
         )
 
     @property
+    def chosen(self) -> str:
+        """Warning that the reference was chosen by what it is judged by; "" if it was given."""
+        return "" if self.against else "The best was chosen by the same figures, which flatters it."
+
+    @property
     def reading(self) -> str:
         """Meaning of the words of `verdict`."""
         nothing = "one" if self.measure.is_time else "zero"
@@ -248,16 +253,25 @@ def print_verdicts(console: Console, rows: Sequence[Row], question: Question = B
     print_table(console, "Is it the setting or the noise?", cells, names=names)
     if compared:
         print_sentence(console, question.about)
-        print_sentence(console, question.reading)
+        print_sentence(console, f"{question.reading} {question.chosen}".rstrip())
     elif question.measure.is_time:
         print_sentence(console, "Nothing is compared: all seeds of two settings must get there, at an expense above 0.")
     if isinstance(question.against, Setting) and (along := question.against.goes_along(rows)):
         print_sentence(console, f"With {question.against.key} these differ, too: {', '.join(along)}.")
+    if compared and question.measure.name == "cost_usd" and (differs := _differing_bills(rows)):
+        print_sentence(console, f"Dollars are by each setting's own billing, which differs here: {differs}.")
     for sentence in at_the_edge(rows, question.measure):
         print_sentence(console, sentence)
     if question.threshold is not None and any(row.reached(question.threshold) != len(row.seeds) for row in rows):
         for sentence in _reachable(rows):
             print_sentence(console, sentence)
+
+
+def _differing_bills(rows: Sequence[Row]) -> str:
+    """Keys of billing in which settings differ, with their values; "" if there are none."""
+    keys = ("system.learner_billing", "system.actor_billing")
+    values = {key: sorted({str(row.group.runs[0].config.get(key)) for row in rows}) for key in keys}
+    return "; ".join(f"{key} is {' or '.join(several)}" for key, several in values.items() if len(several) > 1)
 
 
 def _reachable(rows: Sequence[Row]) -> list[str]:

@@ -120,13 +120,14 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep: int, read_only: bool = False, settings: Mapping[str, Any] | None = None):
-        self.directory, self._settings = directory.absolute(), dict(settings or {})
+        self._settings = dict(settings or {})
         self._scores: dict[int, float] = {}
         self._saving: int | None = None
         self._damaged: list[int] = []
         if not read_only:
-            refuse_links(self.directory)
-            self.directory.mkdir(parents=True, exist_ok=True)
+            refuse_links(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory.resolve()  # Orbax takes no path with ".."
         for document in self.directory.glob("*/_CHECKPOINT_METADATA"):  # Orbax reads all of these at once
             try:
                 inputs.open_regular(document, inputs.DOCUMENT).close()
@@ -134,7 +135,7 @@ class Checkpoints:
                 raise CheckpointError(f"{document} cannot be read: {inputs.reason(error)}.") from None
         self.only: int | None = None
         self._keep, self._read_only = keep, read_only
-        self.actions = ActionLog(self.directory.with_name("actions.bin"))
+        self.actions = ActionLog(directory.absolute().with_name("actions.bin"))
 
     @cached_property
     def _manager(self) -> OrbaxManager:

@@ -79,10 +79,12 @@ def is_under_way(config: Config) -> bool:
 def _check_same(place: str, there: Config, here: Config) -> None:
     for key in SAME:
         stored, current = (plain(attrgetter(key)(config)) for config in (there, here))
-        if stored != current and (stored or current):
-            raise ConfigError(
-                f"{place} has {key}={shown(stored)}, and this run {shown(current)}: they must be the same."
-            )
+        if stored == current or not (stored or current):
+            continue
+        if isinstance(stored, dict) and isinstance(current, dict):
+            name = next(name for name in (stored | current) if stored.get(name) != current.get(name))
+            key, stored, current = f"{key}.{name}", stored.get(name), current.get(name)
+        raise ConfigError(f"{place} has {key}={shown(stored)}, and this run {shown(current)}: they must be the same.")
 
 
 def _check_spaces(place: str, spaces: Any, network: PolicyNetwork) -> None:

@@ -243,6 +243,12 @@ class Fixed(DataAdmission):
             f"system.data_queue={system.data_queue} is too short for system.data_admission=fixed, which keeps "
             f"{needed} fragments (lag + 1 for each of {shards} shards); give {needed} or more, or 0.",
         )
+        lag = cls(system.data_admission_options).lag
+        yield (
+            lag < max(2, config.rounds),
+            f"system.data_admission_options.lag={lag} is never reached: total_steps={config.total_steps} are "
+            f"{config.rounds} batches; accepted: at most {max(1, config.rounds - 1)}.",
+        )
         yield (
             not system.dynamic_sampling,
             f"system.dynamic_sampling={system.dynamic_sampling} is not possible with system.data_admission="

@@ -77,6 +77,10 @@ class Log:
         seconds: list[float] = (ends - starts)[order][ends[order] > starts[order]].tolist()
         return seconds
 
+    def instant(self, kind: str) -> int:
+        """Number of jobs of a kind that take no time, as times in whole seconds make of short ones."""
+        return len(self.kinds[kind].starts) - len(self.durations(kind))
+
     def workers(self, kind: str) -> int:
         """Number of distinct `id`s of a kind; 0 where its jobs have none."""
         return len(self.kinds[kind].names)

@@ -124,12 +124,23 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
         told = f"{reader.path}, line {number}: {shown(text.strip())}"
         if not isinstance(cells, dict):
             raise ConfigError(f"{told} is no job with kind, start and end.")
-        if REQUEST in cells:
-            cells = cells | {"kind": "actor"}
+        cells = _with_kind(cells, f"{reader.path}, line {number}")
         if missing := [name for name in NEEDED if cells.get(name) is None]:
             other = f" (or {REQUEST}, for a completion)" if "kind" in missing else ""
             raise ConfigError(f"{told} lacks {' and '.join(missing)}{other}.")
         yield reader.job(cells, number)
+
+
+def _with_kind(cells: dict[str, Any], place: str) -> dict[str, Any]:
+    """Cells of a line, of which requests are an actor's jobs. Raises ConfigError if one is said to be another's."""
+    if _absent(cells, REQUEST):
+        return cells
+    if not _absent(cells, "kind") and cells["kind"] != "actor":
+        raise ConfigError(
+            f"{place}, column kind: {shown(cells['kind'])} does not go with {REQUEST}, which is a job of an actor; "
+            "leave one of them out."
+        )
+    return cells | {"kind": "actor"}
 
 
 class _Twice(Exception):
@@ -171,7 +182,10 @@ def _csv(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
             if len(cells) != len(header):
                 raise ConfigError(f"{path}, line {at}: a row has {len(header)} cells as the header, not {len(cells)}.")
             named = dict(zip(header, cells, strict=True))
-            yield reader.job(named | {"kind": "actor"} if REQUEST in named else named, at)
+            named = _with_kind(named, f"{path}, line {at}")
+            if _absent(named, "kind"):
+                raise ConfigError(f"{path}, line {at}: a row lacks kind (or {REQUEST}, for a completion).")
+            yield reader.job(named, at)
     except csv.Error as error:
         raise ConfigError(f"{path}, line {at}: this is no CSV ({error}).") from None
 
@@ -208,7 +222,7 @@ class _Reader:
         begun, ended = _whole(cells, "version_start", place), _whole(cells, "version_end", place)
         if begun is None and schema is None:
             # The first schema left open what it has to be; logs of inference engines have a number.
-            begun = _whole(cells, FORMER, place) if REQUEST in cells else _integer(cells.get(FORMER))
+            begun = _integer(cells.get(FORMER)) if _absent(cells, REQUEST) else _whole(cells, FORMER, place)
         if begun is not None and ended is not None and ended < begun:
             raise ConfigError(f"{place}, column version_end: {ended} must be at least version_start, which is {begun}.")
         length, batch = _whole(cells, "length", place), _label(cells, "batch", place)

@@ -63,7 +63,9 @@ def comparison(config: Config) -> Iterator[str]:
     """Sentences that compare a log of jobs with the simulation that uses its durations; none without a log."""
     for section, key in WORKERS.items():
         if log := _log_of(config, section):
-            yield from _counted(log, read_log(log), section.removeprefix("delays."), key, attrgetter(key)(config))
+            logged, kind = read_log(log), section.removeprefix("delays.")
+            yield from _shortened(log, logged, kind)
+            yield from _counted(log, logged, kind, key, attrgetter(key)(config))
     of_learners, of_actors = _log_of(config, "delays.learner"), _log_of(config, "delays.actor")
     rolled = read_log(of_actors).published_during("actor", MOST) if of_actors else None
     staleness = read_log(of_learners).staleness(MOST) if of_learners else None
@@ -88,6 +90,16 @@ def _aged(log: Path, rolled: Staleness, foretold: Foretold) -> str:
     if not foretold.fragments:
         return f"{found}."
     return f"{found}; the simulation foretells {foretold.rolled:.2g} (fragments: {foretold.fragments})."
+
+
+def _shortened(log: Path, logged: Log, kind: str) -> Iterator[str]:
+    """A sentence about jobs of a kind that take no time, without which the simulated ones are too long."""
+    if instant := logged.instant(kind):
+        every = len(logged.kinds[kind].starts)
+        yield (
+            f"{log}: {instant} of {every} jobs of kind {kind} take no time and are left out, so simulated jobs are "
+            "longer than those of the log; give times with fractions of a second."
+        )
 
 
 def _counted(log: Path, logged: Log, kind: str, key: str, simulated: int) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Polynomial(Weight):
     [1.0, 0.5, 0.25]
     """
 
-    exponent: float = knob(0.5, "how fast trust falls with staleness (a)", within="[0, inf)")
+    exponent: float = knob(0.5, "how fast the weight falls: a of (1 + s)^(-a), with the staleness s", within="[0, inf)")
 
     def weight(self, staleness: int) -> float:
         return float((1.0 + staleness) ** -self.exponent)
@@ -81,7 +81,9 @@ class Hinge(Weight):
     [1.0, 1.0, 0.5, 0.333]
     """
 
-    slope: float = knob(10.0, "how fast trust falls beyond the knee (a)", within="[0, inf)")
+    slope: float = knob(
+        10.0, "how fast the weight falls beyond the knee b: a of 1 / (a (s - b) + 1)", within="[0, inf)"
+    )
     knee: int = knob(4, "versions a gradient may be behind at full weight (b)", within="[0, inf)")
 
     def weight(self, staleness: int) -> float:
@@ -96,7 +98,7 @@ class Exponential(Weight):
     [1.0, 0.905, 0.368]
     """
 
-    rate: float = knob(0.1, "how fast trust falls with staleness (a), per version", within="[0, inf)")
+    rate: float = knob(0.1, "how fast the weight falls: a of exp(-a s), with the staleness s", within="[0, inf)")
 
     def weight(self, staleness: int) -> float:
         return math.exp(-self.rate * staleness)

@@ -133,9 +133,10 @@ class OffPolicySequence(Mask):
 
 @register.mask("m2po")
 class SecondMoment(Mask):
-    """Second-moment mask (M2PO, Zheng et al. 2025): the mean of (log R)^2 over kept samples is at most tau.
+    """Second-moment mask, as AReaL has M2PO (Zheng et al. 2025).
 
-    The samples of largest (log R)^2 are masked. In the paper the mask replaces PPO's clip: `algorithm=importance`.
+    The samples of largest (log R)^2 are masked, whatever their advantages, until its mean over kept samples is at most
+    tau. It replaces PPO's clip: `algorithm=importance`. The mask `m2po_clip` is that of the authors' code.
 
     >>> ratios = jnp.log(jnp.array([1.0, 1.1, 0.9, 3.0]))
     >>> zeros, yes = jnp.zeros(4), jnp.ones(4, bool)
@@ -152,3 +153,34 @@ class SecondMoment(Mask):
         means = jnp.cumsum(square[order]) / jnp.arange(1, len(order) + 1)
         number = jnp.sum(means <= self.second_moment)  # the means ascend, too
         return (jnp.argsort(order) < number).astype(jnp.float32)
+
+
+@register.mask("m2po_clip")
+class SecondMomentClip(Mask):
+    """Clip by the second moment, as the authors of M2PO have it (Zheng et al. 2025; their code, af54a3e).
+
+    Only samples that have moved with their advantage count: A > 0 and R > 1, or A < 0 and R < 1. Their |log R| is
+    capped where the mean of the capped (log R)^2 reaches tau, and samples beyond the cap are masked. Ratios from
+    1 - `least_low` to 1 + `least_high` are never masked. It replaces PPO's clip: `algorithm=importance`.
+
+    >>> ratios, up = jnp.log(jnp.array([1.4, 1.6, 0.1, 3.0])), jnp.ones(4)
+    >>> SecondMomentClip().weight(MaskInputs(ratios, 0 * up, up, up == 1, discrete=True)).tolist()
+    [1.0, 0.0, 1.0, 0.0]
+    """
+
+    second_moment: Number = knob(0.04, "the most that the mean of the capped (log R)^2 may be (tau)", within="(0, inf)")
+    least_low: Number = knob(0.3, "how far below 1 a ratio is never masked", within="[0, 1)")
+    least_high: Number = knob(0.5, "how far above 1 a ratio is never masked", within="[0, inf)")
+
+    def weight(self, seen: MaskInputs) -> jax.Array:
+        counted = seen.valid & (jnp.sign(seen.advantage) * seen.log_ratio > 0.0)
+        number = jnp.sum(counted)
+        square = jnp.sort(jnp.where(counted, jnp.square(seen.log_ratio), jnp.inf))
+        place = jnp.arange(len(square))
+        finite = jnp.where(place < number, square, 0.0)
+        # Sum of all squares if each were at most the one at this place; it ascends.
+        capped = jnp.cumsum(finite) + finite * (number - 1 - place)
+        below = jnp.sum((place < number) & (capped <= self.second_moment * number))
+        cap = jnp.where(below > 0, jnp.sqrt(finite[jnp.maximum(below - 1, 0)]), 0.0)
+        least = jnp.where(seen.log_ratio > 0.0, jnp.log1p(self.least_high), -jnp.log1p(-self.least_low))
+        return 1.0 - (counted & (jnp.abs(seen.log_ratio) > jnp.maximum(cap, least)))

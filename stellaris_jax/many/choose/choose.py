@@ -331,7 +331,10 @@ class _Work:
             for number, rows in runs.items()
         }
         timings = {number: Timing(*self._timing(config)) for number, config in there}
-        scalings = [Scaling(number, results[number].values, timings[number].staleness) for number in sorted(results)]
+        scalings = [
+            Scaling(number, own.values, timings[number].staleness, own.reached)
+            for number, own in sorted(results.items())
+        ]
         return results.get(usual), scalings if usual in results and len(scalings) > 1 else []
 
     @property

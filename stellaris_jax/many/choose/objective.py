@@ -15,6 +15,8 @@ AXES = {"seconds": "simulated_seconds", "dollars": "cost_usd", "return": "simula
 PENALTY = 2.0
 """Factor on the cutoff for a run that does not reach the target, as in PAR2 of algorithm configuration (Hutter et al.
 2009)."""
+PENALISED = "A seed that does not reach the target counts twice the longest run (PAR2)."
+"""Sentence that says so."""
 SHARE = 0.9
 """Share of the way from the lowest to the highest mean return of a search, at which the target lies by default."""
 REDUCTION = 3

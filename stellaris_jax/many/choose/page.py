@@ -13,7 +13,7 @@ from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import CANDIDATES, JUDGED, resume_command
-from stellaris_jax.many.choose.objective import mean_curve, rungs, seed_curves
+from stellaris_jax.many.choose.objective import PENALISED, mean_curve, rungs, seed_curves
 from stellaris_jax.many.choose.screening import logged
 from stellaris_jax.many.choose.texts import document as as_data
 from stellaris_jax.many.choose.texts import lines, name, ratio, train_command, value
@@ -108,11 +108,7 @@ def _ranking(answer: Answer) -> str:
         "Parentheses and thick strokes are 95 % intervals over seeds (Student's t); thin strokes are seeds. Means "
         "of seconds and dollars are geometric, as ratios and tests are, which pair the seeds."
     )
-    penalty = (
-        ""
-        if answer.goal.target is None
-        else " A seed that does not reach the target counts twice the longest run (PAR2)."
-    )
+    penalty = "" if answer.goal.target is None else f" {PENALISED}"
     return table(heads, rows, "ranking") + paragraph(note + penalty)
 
 
@@ -165,10 +161,13 @@ def _learners(answer: Answer) -> str:
         rows.append([
             figure(str(own.learners), own.learners), figure(significant(middle), middle),
             figure(f"{significant(float(values.min()))} to {significant(float(values.max()))}"),
+            figure("" if own.reached is None else f"{own.reached} of {len(own.values)}"),
             figure(significant(own.staleness, 2), own.staleness),
         ])  # fmt: skip
     note = f"The best candidate at the same learning rate on {len(answer.scalings[0].values)} further seeds."
-    return table(["learners", _measure(answer), "range of seeds", "mean staleness"], rows, "learners") + paragraph(note)
+    penalty = "" if answer.goal.target is None else f" {PENALISED}"
+    heads = ["learners", _measure(answer), "range of seeds", "reached the target", "mean staleness"]
+    return table(heads, rows, "learners") + paragraph(note + penalty)
 
 
 @drawing()
@@ -226,7 +225,8 @@ def _timelines(answer: Answer) -> str:
         "",
     ]
     note = (
-        "Simulated without training. A system is dropped if another one is faster, cheaper and less stale by 2 % each."
+        "Simulated without training. A system is dropped if another one is faster, cheaper and less stale by 2 % each, "
+        "and makes as many updates of a batch."
     )
     log = answer.choice.log
     return table(heads, rows, "timelines") + paragraph(note, logged(Path(log), answer.timings) if log else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from stellaris_jax.base.commands import command
@@ -11,7 +12,8 @@ from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.files import with_budget
-from stellaris_jax.many.choose.verdict import Difference, Judged, differences, enough, foretold, interval_of
+from stellaris_jax.many.choose.objective import PENALISED
+from stellaris_jax.many.choose.verdict import Difference, Judged, Scaling, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
 
 UNTRIED = 3.0
@@ -56,7 +58,9 @@ def _use(answer: Answer, best: Judged) -> str:
             f"No finalist reached a return of {target:g}{chosen}: raise total_steps, or lower --target. The highest "
             f"return has {name(best)}."
         )
-    simulated = _confirmed(answer, best).replace(" s", " simulated seconds", 1)
+    simulated = _confirmed(answer, best)
+    if answer.goal.measure == "seconds":
+        simulated = simulated.replace(" s", " simulated seconds", 1)
     return f"Use {name(best)}. It reaches a return of {target:g}{chosen} in {simulated}."
 
 
@@ -95,6 +99,17 @@ def name(own: Judged) -> str:
     return f"{own.name} with learning rate {own.learning_rate:g}"
 
 
+def _missed(own: Judged | Scaling) -> str:
+    """Parenthesis on seeds that did not reach the target; "" if all did, or if there is none."""
+    seeds = len(own.values)
+    return "" if own.reached in (None, seeds) else f" ({own.reached} of {seeds} seeds reached it)"
+
+
+def _penalty(results: Iterable[Judged | Scaling]) -> str:
+    """Sentence on seeds that did not reach the target; "" if all did."""
+    return f" {PENALISED}" if any(map(_missed, results)) else ""
+
+
 def ratio(answer: Answer, difference: Difference, other: str = "") -> str:
     """Comparison in words, perhaps with the other's name: `2.1 times as fast as async (1.8 to 2.4)`."""
     interval = f"({significant(difference.low, 2)} to {significant(difference.high, 2)})"
@@ -109,24 +124,30 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
     if _is_never_reached(answer):
         return "Nothing is compared with a baseline, because no fresh seed reached the target."
     baselines = {own.arm.name for own in answer.choice.candidates if own.arm.baseline}
+    judged = [pair for pair in zip(answer.results[1:], compared, strict=True) if pair[0].name in baselines]
+    never = [own.name for own, _ in judged if own.reached == 0]
     parts = [
-        ratio(answer, difference, own.name) + ("" if difference.separated else ", not separated")
-        for own, difference in zip(answer.results[1:], compared, strict=True)
-        if own.name in baselines
+        f"{ratio(answer, difference, own.name)}{_missed(own)}" + ("" if difference.separated else ", not separated")
+        for own, difference in judged
+        if own.reached != 0
     ]
     lacking = [own for own in BASELINES if own in answer.choice.refused]
     unable = "".join(f" {own} cannot run here: {answer.choice.refused[own]}" for own in lacking)
-    if not parts:
+    if not judged:
         if answer.results[0].name in baselines:
             return f"It is a baseline itself, and no other baseline was judged.{unable}"
         return f"No baseline was judged, for lack of time.{unable}"
     verb = "it has a" if answer.goal.target is None else "it is"
-    return f"On equal hardware {verb} {'; '.join(parts)}.{unable}"
+    said = [f"{verb} {'; '.join(parts)}"] if parts else []
+    said += [f"{' and '.join(never)} never reached the target"] if never else []
+    chosen = " Ratios are of the seeds that chose it, which flatters it." if parts else ""
+    notes = f"{chosen}{_penalty(own for own, _ in judged)}{unable}"
+    return f"On equal hardware, with waiting actors, {'; '.join(said)}.{notes}"
 
 
 def _ties(answer: Answer, compared: list[Difference]) -> str:
     pairs = list(zip(answer.results[1:], compared, strict=True))
-    tied = [name(own) for own, difference in pairs if not difference.separated]
+    tied = [f"{name(own)}{_missed(own)}" for own, difference in pairs if not difference.separated]
     if not pairs:
         return "Nothing else was judged."
     if _is_never_reached(answer):
@@ -151,6 +172,7 @@ def _staleness(answer: Answer, best: Judged) -> str:
     few, _ = enough(answer.scalings, answer.goal)
     tried = ", ".join(
         f"{own.learners}: {amount(answer, significant(interval_of(own.values, answer.goal.target is not None).middle))}"
+        f"{_missed(own)}"
         for own in answer.scalings
     )
     helps = (
@@ -158,7 +180,8 @@ def _staleness(answer: Answer, best: Judged) -> str:
         if few < answer.scalings[-1].learners
         else "even the most that were tried help"
     )
-    return f"{versions} By number of learners, {tried}: {helps}."
+    penalty = _penalty(answer.scalings)
+    return f"{versions} By number of learners, at the same learning rate, {tried}: {helps}.{penalty}"
 
 
 def _slower(answer: Answer) -> str:
@@ -172,7 +195,7 @@ def _slower(answer: Answer) -> str:
         first = times.index(min(times))
         leads = "it stays first" if first == 0 else f"{name(answer.results[first])} leads"
         parts.append(f"with {kind} twice as slow {leads} ({amount(answer, significant(times[first]))})")
-    return f"Foretold from timelines, for as many rounds: {'; '.join(parts)}."
+    return f"Foretold from timelines, for as many rounds as on the seeds that chose it: {'; '.join(parts)}. Not tested."
 
 
 def _sure(answer: Answer) -> str:

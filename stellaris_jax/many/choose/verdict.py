@@ -158,11 +158,13 @@ class Scaling(NamedTuple):
       learners: number of learners.
       values: seconds or dollars of each seed to the target, or final returns.
       staleness: mean staleness of its gradients, in versions.
+      reached: number of seeds that reached the target; None without one.
     """
 
     learners: int
     values: list[float]
     staleness: float
+    reached: int | None = None
 
 
 def enough(scalings: Sequence[Scaling], goal: Goal) -> tuple[int, int]:

@@ -47,7 +47,7 @@ from stellaris_jax.report.page.sources import (
     sweep_command,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
-from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
+from stellaris_jax.report.results import BEST, FEW, OPEN, RATE, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
 from stellaris_jax.report.sweep import missing_results
@@ -287,6 +287,14 @@ def _differs(rows: Sequence[Row]) -> str:
         lines.append([words(key), figure(str(len(values)), len(values)), words(", ".join(values[:MOST_VALUES]) + more)])
     varied = table(["setting", "values", ""], lines, "settings that vary", sortable=False) if keys else ""
     configs = [run.config for row in rows for run in row.group.runs]
+    implied = [
+        [words(key), words(", ".join(dict.fromkeys(value_text(config.get(key)) for config in configs)))]
+        for key in dict.fromkeys(key for config in configs for key in config)
+        if is_compared(key) and key not in keys and any(config.get(key) != configs[0].get(key) for config in configs)
+    ]
+    along = table(["setting", "values"], implied, "settings that vary with these", sortable=False)
+    rates = ", the learning rate among them" if any(row[0] == words(RATE) for row in implied) else ""
+    varied += details(f"{plural(len(implied), 'setting')} varying with these{rates}", along) if implied else ""
     common = {
         key: value
         for key, value in configs[0].items()

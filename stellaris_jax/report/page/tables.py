@@ -107,7 +107,7 @@ def differences(rows: Sequence[Row], numbers: dict[str, int], question: Question
         question.about,
         question.reading,
     )
-    chosen = "" if question.against else " The best was chosen by the same figures, which flatters it."
+    chosen = f" {question.chosen}" if question.chosen else ""
     method = paragraph(
         "The interval is a bootstrap over these differences, widened for their small number; "
         f"of fewer than {FEWEST} it is their range. Where fewer than two seeds are shared, Welch's interval of all "
