@@ -86,6 +86,7 @@ def main(argv: Sequence[str]) -> None:
         if getattr(arguments, option):
             raise ConfigError(f"--{option} does not go with {arguments.paper}: {UNUSED[arguments.paper][option]}.")
     # Imported late, so that --help is answered at once.
+    from stellaris_jax.execute.session import Interrupted
     from studies.index import module_of
     from studies.study import Study, reproduce
 
@@ -106,7 +107,11 @@ def main(argv: Sequence[str]) -> None:
     )
     with program.signalled():
         finish = getattr(paper, "finish", None)
-        reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES), finish)
+        try:
+            reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES), finish)
+        except Interrupted:
+            print("the study goes on when its own command is repeated", flush=True)
+            raise
     if not arguments.results:
         _index(RESULTS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.report.curves import COLOURS, LINES, TEXT, in_legend, legend_below, save, tidy, titled
 from stellaris_jax.report.style import drawing
 
+NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 Points = Sequence[tuple[float, float, float]]
 """Points of a curve: value, lower and upper end of the interval."""
 
@@ -34,6 +36,7 @@ def panels(
     joined: bool = True,
     bars: str = "over seeds",
     possible: tuple[float, float] = (-math.inf, math.inf),
+    colours: Mapping[str, str] = NO_COLOURS,
 ) -> Path:
     """Draw a panel for each task with a curve for each method.
 
@@ -51,16 +54,17 @@ def panels(
       bars: what the intervals are over.
       possible: least and largest value that is possible, at which intervals are cut. Panels of a measure with both
         have one y axis.
+      colours: colours of some methods, in all pictures alike.
     """
     figure = titled(title, 3.4)
     bounded = all(map(math.isfinite, possible))
-    styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)))
+    styles = _styles(list(dict.fromkeys(method for curves in tasks.values() for method in curves)), colours)
     for number, (task, curves) in enumerate(tasks.items(), 1):
         axes = figure.add_subplot(1, len(tasks), number, sharey=figure.axes[0] if figure.axes and bounded else None)
         for index, (method, points) in enumerate(curves.items()):
             middle, low, high = np.array(points).T
             low, high = np.clip(low, *possible), np.clip(high, *possible)
-            places = np.arange(len(points)) + 0.06 * (index - (len(curves) - 1) / 2.0)
+            places = np.arange(len(points)) + min(0.06, 0.2 / len(curves)) * (index - (len(curves) - 1) / 2.0)
             colour, line, marker = styles[method]
             style = line if joined else ""
             name = in_legend(method)
@@ -83,13 +87,16 @@ def panels(
     return save(figure, path)
 
 
-def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str, str]]:
-    """Colour, line and marker of each method."""
+def _styles(methods: Sequence[str], fixed: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, line and marker of each method; those without a fixed colour take what is left, and then all again."""
     families = [method.rpartition(", ")[0] or method for method in methods]
-    colours = dict.fromkeys(families)
+    taken = {fixed[family] for family in families if family in fixed}
+    left = [*(colour for colour in COLOURS if colour not in taken), *COLOURS]
+    others = [family for family in dict.fromkeys(families) if family not in fixed]
     styles = {}
     for index, (method, family) in enumerate(zip(methods, families, strict=True)):
-        again, colour = divmod(list(colours).index(family), len(COLOURS))
+        place = others.index(family) if family in others else 0
+        again = family in others and place >= len(left) - len(COLOURS)
         member = families[:index].count(family) + again
-        styles[method] = (COLOURS[colour], LINES[member], "os^D"[member])
+        styles[method] = (fixed.get(family) or left[place], LINES[member], "os^D"[member])
     return styles

@@ -155,7 +155,7 @@ def reproduce(
         write_readme(study.results, figures)
         if finish is not None:
             finish(study.results)
-        print(current, flush=True)
+        print(f"{current}; its claims are in {study.results / 'README.md'}", flush=True)
 
 
 def write_readme(results: Path, figures: Iterable[str]) -> None:

@@ -81,7 +81,10 @@ def write(results: Path) -> None:
 
 
 def block(figure: str, results: Path) -> str:
-    """Answer of a figure: its sentences, its table, and how sure they are; `OPEN_ANSWER` without claims."""
+    """Answer of a figure: a sentence, its picture, its table, how sure they are, and further sentences folded away.
+
+    It is `OPEN_ANSWER` without claims.
+    """
     if not (results / f"claims_{figure}.csv").is_file():
         return f"{OPEN_ANSWER} Command: `python scripts/reproduce.py actors --figure {figure}`."
     claims = read_claims(results / f"claims_{figure}.csv")
@@ -89,11 +92,14 @@ def block(figure: str, results: Path) -> str:
     sentences, lines = ANSWERS[figure](claims, rows)
     sentences += edges(rows, LEVELS[figure])
     sure = SURE_OF_RATES if figure == "rates" else SURE
-    parts = [sentences[0], *([" ".join(sentences[1:])] if sentences[1:] else [])]
     count = len([claim for claim in claims if claim.p is not None])
     about = sure.format(count=count, resamples=f"{RESAMPLES:,}", tests=TESTS.get(figure, PAIRED))
     picture = f"![{PICTURES[figure]}](figure_{figure}.png)"
-    return "\n\n".join([*(fill(part, 118) for part in parts), picture, "\n".join(lines), fill(about, 118)])
+    parts = [fill(sentences[0], 118), picture, "\n".join(lines), fill(about, 118)]
+    if sentences[1:]:
+        folded = fill(" ".join(sentences[1:]), 118)
+        parts.append(f"<details><summary>All comparisons</summary>\n\n{folded}\n\n</details>")
+    return "\n\n".join(parts)
 
 
 def bounds(claims: Sequence[Claim], rows: Sequence[Row]) -> tuple[list[str], list[str]]:

@@ -65,13 +65,13 @@ FETCHES = {FREE: "0", PAID: "0.13"}
 PPO = "PPO"
 CORRECTIONS = {
     PPO: ("algorithm=ppo",),
-    "decoupled": ("algorithm=decoupled",),
+    "decoupled": ("algorithm=decoupled", "algorithm.options.target_interval=2"),
     "TIS": ("algorithm=tis",),
-    "A-3PO": ("algorithm=a3po",),
+    "A-3PO": ("algorithm=a3po", "algorithm.options.proximal_interval=2"),
     "V-trace": ("algorithm=impala", "algorithm.gae_lambda=0.95"),
     "CISPO": ("algorithm=cispo",),
 }
-"""Objectives of `LAGS`."""
+"""Objectives of `LAGS`. A batch is two updates there, after which proximal policies are renewed, as AReaL has it."""
 BATCHES = {BOUNDS: 60, SYNC: 120, LAGS: 320}
 """Batches of a run."""
 BATCH = {BOUNDS: 8 * 512, SYNC: 16 * 128, LAGS: 16 * 64}

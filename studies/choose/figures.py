@@ -184,6 +184,9 @@ def _picture(outcomes: Sequence[Outcome]) -> Any:
         "random search": ([own.random for own in outcomes], GREEN, "^"),
         "default system": ([own.default for own in outcomes], "0.5", "x"),
     }
+    for place, own in zip(places, outcomes, strict=True):
+        if own.pair not in JUDGING:
+            axes.axvspan(place - 0.5, place + 0.5, color="0.93", linewidth=0, zorder=0)
     for label, (values, colour, marker) in series.items():
         axes.plot(places, 100 * np.array(values), marker, color=colour, label=label)
     axes.set_yscale("symlog", linthresh=10)
@@ -192,7 +195,12 @@ def _picture(outcomes: Sequence[Outcome]) -> Any:
     axes.minorticks_off()
     axes.set_xticks(places, [f"{own.pair.task}\n{own.pair.delays}" for own in outcomes], fontsize=TEXT - 2, rotation=45)
     axes.set_ylabel("regret (%)")
-    legend_below(figure, axes.get_legend_handles_labels()[0], len(series))
+    note = (
+        "grey: pairs that were seen before a change, which judge nothing"
+        if any(own.pair not in JUDGING for own in outcomes)
+        else ""
+    )
+    legend_below(figure, axes.get_legend_handles_labels()[0], len(series), note)
     return figure
 
 

@@ -188,8 +188,26 @@ LAGS: dict[str, tuple[str, ...]] = {
 There are as many updates of as many samples, and training uses each sample once, but more samples are collected at a
 time.
 """
+UPDATES_OF_A_BATCH = {"lag 4": 4, "lag 32": 32, "lag 128": 64, "lag 256": 128}
+"""Updates of each batch. With pipelined actors data are of this batch and of the one before."""
 LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
 """Methods that can affect stale data in minibatches of single steps; the first is plain PPO."""
+
+
+def on_stale_data(method: str, lag: str) -> tuple[str, ...]:
+    """Overrides by which a method meets stale data as its source has it.
+
+    Proximal policies are renewed with every batch (AReaL). M2PO is that of its authors' code. Steps are scaled by the
+    effective sample size without PPO's clip, which would keep that near 1.
+    """
+    interval = UPDATES_OF_A_BATCH[lag]
+    return {
+        "decoupled": (*METHODS["decoupled"], f"algorithm.options.target_interval={interval}"),
+        "A-3PO": (*METHODS["A-3PO"], f"algorithm.options.proximal_interval={interval}"),
+        "M2PO": ("algorithm=importance", "algorithm.masks=[m2po_clip]"),
+        "ESS": ("algorithm=importance", "system.corrections=[ess]"),
+    }.get(method, METHODS[method])
+
 
 MANY_LEARNERS, MANY_MINIBATCHES = 64, "32 minibatches"
 """Number of learners above the gradients of a usual round, and the variation whose rounds have enough gradients."""
@@ -222,6 +240,8 @@ class Cell(NamedTuple):
     def variant(self) -> Variant:
         """Variant that is trained there; every learner is billed for the seconds it is busy."""
         task, method = TASKS[self.task], {**METHODS, **COMBINED, **FRACTIONAL}[self.method]
+        if self.variation in LAGS:
+            method = on_stale_data(self.method, self.variation)
         if self.learners == 1:  # all systems are the same then
             method = (*(line for line in method if not line.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []

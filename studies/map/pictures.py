@@ -75,6 +75,8 @@ def forest(
     title: str,
     margin: float = 0.0,
     axis: str = "difference, as a share of the way to what counts as solved, and its 95 % interval",
+    kinds: tuple[str, str, str] = ("more", "not shown", "less"),
+    factors: Sequence[float] = (),
 ) -> Path:
     """Draw differences of means with Welch's 95 % intervals, a row each, the largest first.
 
@@ -84,6 +86,8 @@ def forest(
       title: title of the picture.
       margin: difference that counts as none, which is shaded.
       axis: name of what is compared.
+      kinds: legend of intervals above, around and below zero.
+      factors: ticks, if the values are logarithms to base 2; by default they are not.
     """
     differences = {name: welch(*sides) for name, sides in rows.items()}
     order = sorted(differences, key=lambda name: -differences[name][0])
@@ -99,9 +103,11 @@ def forest(
     axes.set_yticks(range(len(order)), order, fontsize=TEXT - 1)
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_xlabel(axis, fontsize=TEXT)
+    if factors:
+        axes.set_xticks(np.log2(factors), [f"{factor:g}" for factor in factors])
     tidy(axes)
-    kinds = {"more": BLUE, "not shown": "0.45", "less": VERMILION}
-    legend_below(figure, [Line2D([], [], marker="o", color=c, label=name) for name, c in kinds.items()], 3)
+    colours = zip(kinds, (BLUE, "0.45", VERMILION), strict=True)
+    legend_below(figure, [Line2D([], [], marker="o", color=colour, label=name) for name, colour in colours], 3)
     return save(figure, path)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from stellaris_jax.base.statistics import welch
 from stellaris_jax.telemetry.format import significant
-from studies.claims import Claim, less
+from studies.claims import Claim, less, sooner
+from studies.hardware import AT_ONCE, full_gpu, simulated
 from studies.map import pictures
 from studies.map.cells import HELD_OUT, HELD_OUT_LEARNERS, LEARNER_COUNTS, SEQUENTIAL, TASKS, Cell, grid, held_out_cells
 from studies.map.choices import BASELINE, MAPPED, TaskResults, final, requested_tasks, seconds_to, values
@@ -21,45 +22,70 @@ METHODS = (BASELINE, SEQUENTIAL, "softsync", "Stellaris")
 """Methods that were trained on every task."""
 WEIGHTED = "softsync, w = 1/s"
 """A further method, which was trained on the mapped tasks only."""
-RIVALS = (ONE, SEQUENTIAL)
+WHOLE_GPU = "one learner, whole GPU"
+ALONE = ("one learner, no parameter function", WHOLE_GPU)
+"""One learner on other hardware, which changes its time alone; with a whole GPU it has no parameter function either."""
+RIVALS = (ONE, *ALONE, SEQUENTIAL)
 SHARE = 0.5
 """Goal, as a share of what one learner has at the end on the tuning seeds."""
+LABELS = {
+    "cartpole": "CartPole",
+    "acrobot": "Acrobot",
+    "breakout": "Breakout",
+    "asterix": "Asterix",
+    "pendulum": "inverted pendulum",
+    "brax_hopper": "brax's hopper",
+    "hopper": "envpool's Hopper",
+}
+"""Tasks' names in the picture."""
+FACTORS = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
+"""Ticks of the picture."""
 HEADER = ("task", "learners", "method", "rate", "goal", "reached", "seconds", "times_as_fast", "low", "high")
 
 
 def speed(study: Study) -> list[Claim] | None:
-    """Seconds to half of what one learner ends with, each method at its best rate by area; one learner is one function.
+    """Seconds to half of what one learner ends with, each method at its best rate by area.
 
-    Hardware is not equal: n learners are n functions, and one learner is one.
+    Hardware is not equal: n learners are n functions, and one learner is one, with a quarter of a GPU. So it is timed
+    in two other ways, too (`ALONE`).
     """
     tasks = requested_tasks(study, (*MAPPED, *HELD_OUT))
     if not tasks:
         return None
-    claims, rows, gains = [], [], {}
+    claims, rows, faster, gains = [], [], [], {}
     for task in tasks:
-        for learners in LEARNER_COUNTS if task in MAPPED else (HELD_OUT_LEARNERS,):
+        numbers = LEARNER_COUNTS if task in MAPPED else (HELD_OUT_LEARNERS,)
+        for learners in numbers:
             runs, goal = _runs(study, task, learners)
             taken = {method: [seconds_to(run, goal) for run in own] for method, own in runs.items()}
+            for name in ALONE:
+                factors = [_factor(run, name) for run in runs[ONE]]
+                taken[name] = [factor * end for factor, end in zip(factors, taken[ONE], strict=True)]
+                if learners == numbers[0]:
+                    faster += [(task, name, run.seed, f"{f:.4g}") for run, f in zip(runs[ONE], factors, strict=True)]
             for method, seconds in taken.items():
                 ratio = times_as_fast(taken[ONE], seconds)
-                rate = runs[method][0].cell.rate
+                rate = runs[ONE if method in ALONE else method][0].cell.rate
                 reached = sum(map(math.isfinite, seconds))
                 median = significant(float(np.median(seconds))) if np.isfinite(np.median(seconds)) else ""
                 figures = ("", "", "") if ratio is None else tuple(f"{value:.3g}" for value in ratio)
                 rows.append((task, learners, method, rate, f"{goal:.3g}", reached, median, *figures))
-                if ratio is not None and method != ONE:
-                    gains[f"{task}, {learners}, {method}"] = (_logs(taken[ONE]), _logs(seconds))
+                if ratio is not None and method in runs and method != ONE:
+                    gains[f"{LABELS[task]}, {learners} learners, {method}"] = (_logs(taken[ONE]), _logs(seconds))
             for rival in RIVALS:
                 text = (
                     f"{task}, {learners} learners: async needs fewer seconds to half of one learner's end than {rival}"
                 )
-                ours, theirs = (_logs(taken[name]) for name in (BASELINE, rival))
-                claims.append(less(text + " (logarithms)", "–", ours, theirs))
+                sides = taken[BASELINE], taken[rival]
+                if np.isfinite(np.concatenate(sides)).all():
+                    claims.append(less(text + " (logarithms)", "–", _logs(sides[0]), _logs(sides[1])))
+                else:
+                    claims.append(sooner(text, "–", sides[0], sides[1]))
     study.table("speed", HEADER, rows)
-    title = "Seconds to half of what one learner ends with: speed beside one learner"
-    pictures.forest(
-        gains, study.picture("speed"), title, axis="speed in powers of two (1: twice as fast), and its 95 % interval"
-    )
+    study.table("speed_hardware", ("task", "hardware", "seed", "seconds"), faster)
+    title = "Seconds to half of what one learner ends with"
+    axis, kinds = "times as fast as one learner, and its 95 % interval", ("faster", "not shown", "slower")
+    pictures.forest(gains, study.picture("speed"), title, axis=axis, kinds=kinds, factors=FACTORS)
     return claims
 
 
@@ -76,6 +102,16 @@ def _runs(study: Study, task: str, learners: int) -> tuple[dict[str, list[Outcom
     goal = SHARE * float(np.mean(values(results.tuning, cells[ONE], final)))
     confirmed = results.confirmed(cells.values())
     return {method: confirmed[cell] for method, cell in cells.items()}, goal
+
+
+def _factor(run: Outcome, name: str) -> float:
+    """Seconds of one learner on other hardware, over those of its run."""
+    variant = run.cell.variant
+    whole = full_gpu(variant) if name == WHOLE_GPU else ()
+    alone, own = (
+        simulated(settings, run.seed) for settings in ((*variant.overrides, *AT_ONCE, *whole), variant.overrides)
+    )
+    return alone.seconds / own.seconds
 
 
 def _logs(seconds: Sequence[float]) -> list[float]:

@@ -45,6 +45,14 @@ STELLARIS = ("system=stellaris", "system.learners=4", "system.actor_billing=serv
 """Stellaris on Nitro's testbed, whose GPU holds four learner functions, each as fast as Nitro's one learner."""
 SHARED = ("platform.contention=1",)
 """Slowdown of learner functions on one GPU as if it bound them all: four together are as fast as one."""
+BY_USE = {
+    "": ("system.learner_billing=serverless",),
+    ", shared GPU": ("system.learner_billing=serverless", "platform.slots_per_gpu=1", "prices.learner_vm_slots=1"),
+}
+"""Bills of Nitro's one learner by use, as Stellaris's functions are billed.
+
+It is billed as one of four functions of a GPU where each of those is as fast as it is, and else as the only one.
+"""
 SERVERFUL = ("system.actor_billing=serverful", "prices.actor_vms=1", "prices.actor_vm_slots=64")
 """Bill of 16 actors on the 16 cores of one VM, by wall-clock (its functions' shares only split it into items)."""
 
@@ -152,6 +160,8 @@ def together(study: Study) -> list[Claim]:
     series = []
     for env in envs:
         series.append(Series("Nitro", env, variant(env, "Nitro")))
+        for suffix, settings in BY_USE.items():
+            series.append(Series(f"Nitro, by use{suffix}", env, variant(env, "Nitro"), settings))
         for suffix, settings in (("", ()), (", shared GPU", SHARED)):
             label = "stellaris" + suffix.replace(", ", "-").replace(" ", "-").lower()
             for name, rule in (("Stellaris", "without boosting"), ("Stellaris + Nitro", "Nitro")):
@@ -160,7 +170,8 @@ def together(study: Study) -> list[Claim]:
     histories = study.histories("together", series, SEEDS)
     panels, claims = {}, []
     for env in dict.fromkeys(history.env for history in histories):
-        panels[env] = [history for history in histories if history.env == env]
+        drawn = [history for history in histories if not history.series.startswith("Nitro, by use")]
+        panels[env] = [history for history in drawn if history.env == env]
         for suffix in ("", ", shared GPU"):
             both, text = of(histories, env, f"Stellaris + Nitro{suffix}"), f"{env}: Stellaris + Nitro{suffix}"
             for name in ("Nitro", f"Stellaris{suffix}"):
@@ -169,6 +180,10 @@ def together(study: Study) -> list[Claim]:
                 claims.append(less(f"{text} takes less time than {name}", "–", seconds(both), seconds(alone), " s"))
                 claims.append(less(f"{text} costs less than {name}", "–", cost(both), cost(alone), "$"))
                 claims += _alike(text, both, alone, f" than {name}")
+            used = of(histories, env, f"Nitro, by use{suffix}")
+            claims.append(
+                less(f"{text} costs less than Nitro's learner billed by use", "–", cost(both), cost(used), "$")
+            )
     curves(panels, {}, study.picture("together"), "Stellaris's learners and Nitro's actors")
     return claims
 

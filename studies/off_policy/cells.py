@@ -40,11 +40,11 @@ TASKS = {
     "cartpole, PPO": Task(("env=gymnax/cartpole", *_FRESH), 80_000, 20.0, 475.0, LADDER[2:7]),
     "pendulum, SAC": Task(
         ("env=gymnax/pendulum", "algorithm=sac", *_BUFFER, "algorithm.options.learning_starts=1_000"),
-        15_000, -1500.0, -200.0, LADDER[1:6],
+        15_000, -1200.0, -200.0, LADDER[1:6],
     ),
     "pendulum, PPO": Task(
         ("env=gymnax/pendulum", *_FRESH, "env.normalize_reward=true", "env.normalize_observation=true"),
-        400_000, -1500.0, -200.0, LADDER[2:7],
+        400_000, -1200.0, -200.0, LADDER[2:7],
     ),
 }  # fmt: skip
 """Algorithms by task. PPO has more env steps, for on these it learns less from each."""

@@ -45,7 +45,7 @@ def staleness(study: Study) -> list[Claim] | None:
     study.table("staleness", HEADER, rows)
     labels = {env: [str(n) for n in LEVELS] for env in curves}
     axis = "area under the curve, share of the way to solved"
-    title = "On the pendulum stale gradients hurt SAC more than PPO; on CartPole no loss is shown"
+    title = "On the pendulum four asynchronous learners cost SAC and PPO area; on CartPole no loss is shown"
     panels.panels(curves, labels, "asynchronous learners", axis, study.picture("staleness"), title)
     return claims
 

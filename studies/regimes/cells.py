@@ -32,8 +32,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "FedBuff": ("system=fedbuff",),
     "capacity": ("system=areal_gradients", "system.admission_options.eta=1"),
 }
-"""Rules of aggregation. `FAST` computes each gradient on all of the hardware at once, without loss: no data-parallel
-learner is faster."""
+"""Rules of aggregation. `FAST` computes each gradient on all of the hardware at once, without loss, and updates its own
+policy, without a parameter function: no data-parallel learner is faster."""
 HALF = {
     "softsync": ("system.rule_options.c",),
     "FedBuff": ("system.rule_options.c",),
@@ -117,7 +117,7 @@ def config_of(cell: Cell) -> Config:
     delays = {
         "learner": made(mean),
         "actor": made(regime.ratio * GRADIENTS),
-        "aggregate": TAILS[CONSTANT](AGGREGATION),
+        "aggregate": TAILS[CONSTANT](0.0 if fast else AGGREGATION),
     }
     changes = {f"delays.{part}.{key}": value for part, delay in delays.items() for key, value in delay.items()}
     return _base(cell.rule, cell.actors, cell.learners).replace(

@@ -165,11 +165,14 @@ def _picture(timed: Mapping[Cell, Timed], rows: Mapping[str, Sequence[Regime]], 
             axes.set_xticks(range(len(LEARNERS)), list(map(str, LEARNERS)), fontsize=TEXT - 1)
             axes.set_title(f"{name}, rollout {_share(regime.ratio)}", fontsize=TEXT)
             tidy(axes)
-        line[0].set_ylabel("speed (all-reduce: 1)", fontsize=TEXT)
+        line[0].set_ylabel("times as fast as all-reduce", fontsize=TEXT)
     for axes in grid[-1]:
         axes.set_xlabel("learners", fontsize=TEXT)
     handles = grid[0][0].get_legend_handles_labels()[0]
-    note = "rollout: its duration, as a share of what one learner takes to learn from the batch"
+    note = (
+        "rollout: its duration, as a share of what one learner takes for the batch; "
+        "black: an ideal on all hardware, no loss"
+    )
     legend_below(figure, handles, len(handles), note)
     return figure
 

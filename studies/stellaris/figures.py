@@ -13,12 +13,15 @@ from stellaris_jax.telemetry.format import significant
 from stellaris_jax.timeline import Timeline
 from studies import published
 from studies.claims import Claim, less, more
+from studies.hardware import full_gpu
 from studies.history import History, Series, alike, cost, final, of, seconds
 from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves
 from studies.published import End
 from studies.sensitivity import Parameter, one_at_a_time
+from studies.stellaris.baselines import BASELINES, FULL_GPU
 from studies.stellaris.study import ATARI, STEPS, swept, tuned, variant
 from studies.stellaris.systems import staleness
+from studies.stellaris.timing import timing
 from studies.study import Figure, Study
 from studies.training import Variant
 
@@ -26,22 +29,6 @@ SEEDS, MANY_SEEDS = 5, 10
 MUJOCO = ("hopper", "humanoid", "walker2d")
 ENVS = (*MUJOCO, *ATARI)
 
-BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "PPO": ("ppo", "central", ("system=central",)),
-    "IMPACT": ("impact", "impact", ("system=impact", "system.actors=pipelined")),
-    "RLlib": ("ppo", "rllib", ("system=rllib",)),
-    "MinionsRL": ("ppo", "central", ("system=minionsrl",)),
-}
-"""Algorithm, trained system and billed settings of each baseline.
-
-MinionsRL learns as the central learner does, and pays for functions.
-"""
-FULL_GPU = ", whole GPU"
-"""Suffix of the names of baselines whose learner has a GPU to itself.
-
-If functions that share a GPU are bound by it, this learner computes as fast as all of them together. The training is
-the same; its time is not.
-"""
 RATES = {"": "the paper's rate", TUNED: "tuned rates"}
 """Learning rates by the suffixes of their series' names."""
 COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
@@ -103,7 +90,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
             b, where = of(histories, env, rival), f"{rival} on {env}: Stellaris"
             paper = f"{ours.seconds} s against {base.seconds} s"
             claims.append(less(f"{where} takes less time", paper, seconds(a), seconds(b), " s"))
-            for axis, what in (("seconds", "time"), ("cost_usd", "dollars")):
+            for axis, what in (("seconds", "time"), ("cost_usd", "dollars, each by its own rule")):
                 claims.append(more(f"{where} is higher after the same {what}", "–", *alike(a, b, axis)))
     curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
     return claims
@@ -118,21 +105,13 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
             base, ours = (_trained(study, env, trained, suffix, algorithm) for trained in (system, "stellaris"))
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
-            if algorithm == "ppo":
-                series.append(Series(f"{name}{FULL_GPU}{suffix}", env, base, (*billed, *_full_gpu(base))))
+            series.append(Series(f"{name}{FULL_GPU}{suffix}", env, base, (*billed, *full_gpu(base))))
     return series
 
 
 def _rivals(name: str) -> list[str]:
-    """Baseline and, if its timing does not affect what it learns, the baseline with a GPU to itself."""
-    return [name, f"{name}{FULL_GPU}"] if BASELINES[name][0] == "ppo" else [name]
-
-
-def _full_gpu(base: Variant) -> tuple[str, ...]:
-    """Settings of a learner that computes as fast as all functions of its GPU together, and pays for all of it."""
-    config = load_config(list(base.overrides))
-    alone = config.delays.learner.seconds / config.platform.slots_per_gpu
-    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={alone:.4g}"
+    """Baseline, and the baseline with a GPU for each learner; the timing of none affects what it learns."""
+    return [name, f"{name}{FULL_GPU}"]
 
 
 def costs(study: Study) -> list[Claim]:
@@ -152,7 +131,10 @@ def costs(study: Study) -> list[Claim]:
                 where = f"{rival} on {env}: Stellaris costs less"
                 own = cost(ours), cost(base)
                 common = [h.common_usd[-1] for h in ours], [h.common_usd[-1] for h in base]
-                for prices, (a, b) in (("each by its own rule", own), ("at the common price", common)):
+                for prices, (a, b) in (
+                    ("each by its own rule", own),
+                    ("at the common price, in proportion to time", common),
+                ):
                     claim = less(f"{where}, {prices}", paper, a, b, "$")
                     factor = significant(np.mean(b) / np.mean(a), 2)
                     claims.append(replace(claim, ours=f"{claim.ours} (a factor of {factor})"))
@@ -319,4 +301,5 @@ FIGURES: dict[str, Figure] = {
     "11b": truncation,
     "12": cluster,
     "13": parameters,
+    "time": timing,
 }

@@ -9,27 +9,34 @@ import numpy as np
 from stellaris_jax.base.statistics import paired
 from studies.choices import area, area_of_equal_seconds, values
 from studies.claims import Claim, equal, more
-from studies.outcomes import Outcome
+from studies.outcomes import Outcome, outcomes
 from studies.study import Figure, Study
 from studies.tokens import collapse, published, scale
 from studies.tokens.cells import (
     ADMISSION,
     CLIP,
+    DECOUPLED,
     DROP,
     FLIGHT,
     IN_FLIGHT,
+    JUDGING,
     METHOD,
     MISMATCH,
     NONE,
     OTHERS,
     PRECISIONS,
     QUESTIONS,
+    RENEWAL,
+    RENEWAL_RATE,
+    RENEWED,
     TASKS,
+    TIS,
     WAIT,
     WHOLE,
     YOUNG,
+    places,
 )
-from studies.tokens.judged import Judged
+from studies.tokens.judged import HEADER, Judged, row
 from studies.tokens.measures import MARGIN
 
 ENVS = tuple(TASKS)
@@ -52,6 +59,22 @@ def young(study: Study) -> list[Claim] | None:
     """Completions of one and four updates ago, as asynchronous language-model trainers have them."""
     title = "One and four updates old: share right over the run, less PPO's clip on fresh completions"
     return _compared(study, YOUNG, "young", title)
+
+
+def renewal(study: Study) -> list[Claim] | None:
+    """Decoupled PPO whose proximal policy is renewed every update, every 4 and every 16, beside PPO's clip and TIS."""
+    (task,) = QUESTIONS[RENEWAL].tasks
+    if study.envs is not None and task not in study.envs:
+        return None
+    runs = outcomes([place._replace(rate=RENEWAL_RATE) for place in places(RENEWAL)], JUDGING, study)
+    at = {cell.method: seeds for cell, seeds in runs.items()}
+    pairs = [(name, other) for other in (CLIP, TIS) for name in (DECOUPLED, *RENEWED)]
+    pairs += [(DECOUPLED, name) for name in RENEWED]
+    claims = [
+        _more(f"{task}, {old(64)}: {name} learns more than {other}", at[name], at[other]) for name, other in pairs
+    ]
+    study.table("renewal", HEADER, [row(seeds) for seeds in runs.values()])
+    return claims
 
 
 def old(level: int) -> str:
@@ -191,6 +214,7 @@ FIGURES: dict[str, Figure] = {
     "mismatch": mismatch,
     "tasks": tasks,
     "young": young,
+    "renewal": renewal,
     "published": claimed,
     "scale": scale.scale,
 }

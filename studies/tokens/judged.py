@@ -8,17 +8,34 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.report.curves import BLACK, BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
 from studies import panels
 from studies.choices import Chosen, Measure, area, final, values
 from studies.outcomes import Outcome
 from studies.study import Study
-from studies.tokens.cells import CLIP, JUDGING, LADDER, RATES, TUNING, Cell, places
+from studies.tokens.cells import (
+    CLIP,
+    DECOUPLED,
+    GSPO,
+    ICEPOP,
+    JUDGING,
+    LADDER,
+    M2PO,
+    NONE,
+    RATES,
+    TIS,
+    TUNING,
+    Cell,
+    places,
+)
 from studies.tokens.measures import GOALS, collapsed, fall, reached, seconds_to, updates_to
 
 MEANS: dict[str, Measure] = {"area": area, "final": final, "fall": fall}
 """Columns with the mean and half of the 95 % interval."""
 MEDIANS: dict[str, Callable[[Outcome, float], float]] = {"updates": updates_to, "seconds": seconds_to}
 """Columns with the median way to each of `GOALS`, empty where no more than half of the seeds arrive."""
+COLOURS = {NONE: BLACK, CLIP: BLUE, TIS: GREEN, DECOUPLED: VERMILION, GSPO: PINK, M2PO: ORANGE, ICEPOP: SKY}
+"""Colours of methods, in all pictures alike."""
 HEADER = (
     "env", "method", "lag", "rate",
     *(f"{name}{end}" for name in MEANS for end in ("", "_ci95")),
@@ -52,7 +69,7 @@ class Judged:
 
     def table(self, study: Study, figure: str, question: str) -> None:
         """Write the table of a question's places."""
-        study.table(figure, HEADER, [_row(runs) for cell, runs in self.runs.items() if cell.question == question])
+        study.table(figure, HEADER, [row(runs) for cell, runs in self.runs.items() if cell.question == question])
 
     def draw(self, study: Study, figure: str, question: str, axis: str, title: str, fresh: str = "") -> None:
         """Draw a question's shares of right completions by level, a panel for each task of at most six methods.
@@ -82,7 +99,7 @@ class Judged:
                 }
                 ticks[panel] = [str(level) for level in levels]
         measure, possible = ("difference in share right", (-1.0, 1.0)) if fresh else ("share right", (0.0, 1.0))
-        panels.panels(curves, ticks, axis, measure, study.picture(figure), title, possible=possible)
+        panels.panels(curves, ticks, axis, measure, study.picture(figure), title, possible=possible, colours=COLOURS)
 
     def _drawn(self, question: str, task: str, name: str, level: int, base: Sequence[float]) -> list[float]:
         """Values of a place: shares at the end, or over the run less those of the base, by seed."""
@@ -92,7 +109,8 @@ class Judged:
         )
 
 
-def _row(runs: Sequence[Outcome]) -> list[Any]:
+def row(runs: Sequence[Outcome]) -> list[Any]:
+    """Row of a table: a place's means and medians over its runs, by `HEADER`."""
     numbers = [number for measure in MEANS.values() for number in mean_ci95(values(runs, measure))]
     for goal in GOALS:
         numbers += [float(np.median([way(run, goal) for run in runs])) for way in MEDIANS.values()]
