@@ -97,7 +97,7 @@ TABLE = {
     **_each("algorithm.advantage", "gae nstep vtrace none", *FAST),
     **_each("algorithm.advantage", "group", "algorithm.advantage_options.size=4", *FAST),
     **_each("algorithm.optimizer", "sgd rmsprop", *FAST),
-    **_each("algorithm.masks=[]", "icepop dppo opsm m2po", "system=async", *FAST),
+    **_each("algorithm.masks=[]", "icepop dppo opsm m2po m2po_clip", "system=async", *FAST),
     **_each("system.corrections=[]", "less_momentum norm_ratio ess", "system=async", *FAST),
     **_each("system.truncation", "weight surrogate artifact", *FAST),
     **_each("system.weights", "inverse hinge exponential", "system=async", *FAST),

@@ -164,6 +164,14 @@ def kept(name: str, data: Data, c: SimpleNamespace) -> np.ndarray:
         return ~((advantage > 0) & (gap > c.tv_bound) | (advantage < 0) & (-gap > c.tv_bound))
     if name == "opsm":
         return ~((advantage < 0) & (-log_ratio > c.opsm_bound))
+    if name == "m2po_clip":
+        moved = data.counted & ((advantage > 0) & (ratio > 1) | (advantage < 0) & (ratio < 1))
+        sizes = np.abs(log_ratio)
+        fitting = [s for s in sizes[moved] if np.mean(np.minimum(sizes[moved], s) ** 2) <= c.second_moment]
+        cap = max(fitting, default=0.0)
+        above = (advantage > 0) & (ratio > 1 + max(np.exp(cap) - 1, c.least_high))
+        under = (advantage < 0) & (ratio < 1 - max(1 - np.exp(-cap), c.least_low))
+        return ~(moved & (above | under))
     rest = sorted(np.flatnonzero(data.counted), key=lambda i: log_ratio[i] ** 2)
     while rest and np.mean(log_ratio[rest] ** 2) > c.second_moment:
         rest.pop()

@@ -62,7 +62,7 @@ def test_conditions_of_an_own_estimator_hold() -> None:
         tiny("algorithm.name=test/plain", "env.num_envs=12")
 
 
-@pytest.mark.parametrize("mask", ["dppo", "opsm"])
+@pytest.mark.parametrize("mask", ["dppo", "opsm", "m2po_clip"])
 def test_masks_that_read_advantages_need_some(mask: str) -> None:
     ratio_only()
     with pytest.raises(ConfigError, match="needs advantages, which this algorithm has not"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from study_helpers import TASK
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.execute.loading import check_and_start_jax
+from stellaris_jax.execute.session import Interrupted
 from studies import builds, gate, store
 from studies import main as command
 from studies import outcomes as actors_store
@@ -113,7 +115,8 @@ def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.Capture
         reproduce(one, figures_, ["1"])
         amount = f"to train: 1 setting, {told.partition(' ')[0]} runs of one seed, 320 env steps each"
         before = [amount, f"training 1 of 1: {name}"] if name else []
-        assert capsys.readouterr().out.splitlines() == ["figure 1", *before, f"figure 1: {told}"]
+        after = f"figure 1: {told}; its claims are in {study.results / 'README.md'}"
+        assert capsys.readouterr().out.splitlines() == ["figure 1", *before, after]
     assert {(env, name) for env, name, _ in seeds(study)} == {("here", "a"), ("here", "b"), ("there", "a")}
 
 
@@ -254,12 +257,13 @@ class Trained(Exception):
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure asks for runs whose configurations are valid, or trains a scheduler; training itself stands in."""
+    """Every figure asks for valid runs, simulates, or trains a scheduler; something else stands in for all of these."""
     from stellaris_jax.execute.loading import load_config
     from studies import study as study_module
     from studies.choose import runs as choose_runs
     from studies.minionsrl import study as minionsrl
     from studies.regimes import timelines
+    from studies.stellaris import timing
 
     def train(variants: Iterable[Variant], *_: object) -> None:
         check_and_start_jax(load_config([*next(iter(variants)).overrides]))
@@ -273,6 +277,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     monkeypatch.setattr(actors_store, "trained", lambda wanted: train([wanted[0][0].variant]))
     monkeypatch.setattr(minionsrl, "_trained", stop)
     monkeypatch.setattr(timelines, "simulate", stop)
+    monkeypatch.setattr(timing, "simulated", stop)
     monkeypatch.setattr(choose_runs, "train", lambda configs, *_: (check_and_start_jax(configs[0]), stop()))
     arguments = shlex.split(example)[2:]
     monkeypatch.chdir(tmp_path)
@@ -290,6 +295,22 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     for name in names:
         with pytest.raises(Trained):
             figures_[name](study)
+
+
+def test_a_study_that_a_signal_ends_says_how_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own sentence tells how that run goes on, not the study."""
+
+    def stop(*_: object) -> None:
+        raise Interrupted(signal.SIGINT, tmp_path)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("studies.study.reproduce", stop)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["map", "--figure", "lag", "--results", "mine"])
+    assert ended.value.code == 130
+    assert "the study goes on when its own command is repeated" in capsys.readouterr().out
 
 
 def test_the_help_keeps_published_results_apart() -> None:

@@ -134,6 +134,17 @@ def test_a_round_that_could_not_be_saved_is_not_called_saved(
 # The best one --------------------------------------------------------------------------------------------------------
 
 
+def test_paths_may_lead_up_and_down(tmp_path: Path) -> None:
+    """Also while a run trains and when it is resumed: Orbax takes no path with ".."."""
+    (tmp_path / "elsewhere").mkdir()
+    directory = tmp_path / "elsewhere" / ".." / "run"
+    train(tiny(steps(2), f"run.dir={directory}"))
+    for path in (directory, tmp_path / "run"):
+        assert load_policy(path)(jnp.zeros(4)) is not None
+    summary = train(load_config([f"resume={directory}", steps(4)]))
+    assert summary["env_steps"] == 4 * 8 * 16
+
+
 def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
     """Later scores, numbers or not, and a restart do not replace it."""
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)

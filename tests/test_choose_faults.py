@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -327,12 +328,18 @@ def test_signals(signum: int, sign: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "sign", ["composing", "timelines", "rung 1", "candidate 1", "finalists on", "finalist 1", "run 0"]
+    "sign", ["composing", "timelines", "rung 1", "candidate .:", "finalists on", "finalist .:", "run .:"]
 )
 def test_kills(sign: str) -> None:
     process = start(Path.cwd() / "c", *ARGUMENTS, "--dir", "c", script="choose.py")
     assert process.stdout is not None
-    assert any(sign in line for line in process.stdout), "it said nothing of that"
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if re.search(sign, line):  # whichever run is the first to say that it compiles
+            break
+    else:
+        raise AssertionError(f"it said nothing of that: {lines}")
     time.sleep(0.3)
     process.kill()
     process.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from studies.claims import (
     EXCLUDED,
     HOLDS,
     OPEN,
+    REVERSED,
     corrected,
     equal,
     fact,
@@ -29,6 +31,7 @@ from studies.claims import (
     more,
     no_less,
     read_claims,
+    sooner,
     undecided,
     write_claims,
 )
@@ -238,6 +241,18 @@ def test_equal_is_shown_within_a_margin_only() -> None:
         claim = equal("", "", a + 0.05, a, margin)
         assert claim.verdict == verdict and "margin" in claim.ours and "+0.0500" in claim.ours
     assert equal("", "", np.add(a, [0.3, 0.31, 0.29, 0.3, 0.32]), a, 0.1, test=paired).verdict == "reversed"
+
+
+def test_what_never_arrives_is_last() -> None:
+    """Ranks of eight runs a side: without ties their p-value is that of the exact test."""
+    never, soon, late = [np.inf] * 8, list(range(1, 9)), list(range(11, 19))
+    claim = sooner("in time", "–", soon, never)
+    assert (claim.verdict, claim.ours) == (HOLDS, "reached by 8 of 8 against 0 of 8 seeds (ranks)")
+    assert claim.p < 0.001 and sooner("", "–", never, soon).verdict == REVERSED
+    assert sooner("", "–", [*soon[:4], *never[:4]], [*late[:4], *never[:4]]).verdict == OPEN
+    assert sooner("", "–", never, never).verdict == OPEN
+    exact = sooner("", "–", soon, late)
+    assert exact.verdict == HOLDS and exact.p == pytest.approx(2 / math.comb(16, 8))
 
 
 def test_no_less_up_to_a_margin() -> None:

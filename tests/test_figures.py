@@ -23,10 +23,12 @@ from stellaris_jax.timeline.scaling import Scheduler, limits_of
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED
 from studies import pictures
 from studies.claims import HOLDS, OPEN, REVERSED
+from studies.hardware import full_gpu
 from studies.minionsrl import study as minionsrl
 from studies.nitro import study as nitro
 from studies.stellaris import figures as stellaris_figures
 from studies.stellaris import study as stellaris
+from studies.stellaris.baselines import BASELINES
 from studies.stellaris.figures import FIGURES
 from studies.study import BEGIN, END, Study, reproduce
 
@@ -117,7 +119,7 @@ def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
 CURVES: dict[str, tuple[list[str], list[float]]] = {
     "2": (["Stellaris", "without asynchrony", "without serverless"], [351, 223, 270]),
     "6": (["PPO", "PPO, whole GPU", "PPO + Stellaris"], [230, 297]),
-    "7": (["IMPACT", "IMPACT + Stellaris"], [216, 286]),
+    "7": (["IMPACT", "IMPACT, whole GPU", "IMPACT + Stellaris"], [216, 286]),
     "9": (["RLlib", "RLlib, whole GPU", "RLlib + Stellaris"], [215, 351]),
     "10": (["MinionsRL", "MinionsRL, whole GPU", "MinionsRL + Stellaris"], [223, 271]),
     "11a": (["Stellaris", "softsync", "SSP", "asynchronous"], [406, 270, 181, 172]),
@@ -129,7 +131,7 @@ CURVES: dict[str, tuple[list[str], list[float]]] = {
 
 def check_picture(figure: str, drawn: Figure) -> None:
     """Ours as they were made up (returns of 100 and 200, 0.9 dollars), and the paper's beside them."""
-    assert drawn._suptitle.get_text().startswith(f"Figure {figure}: ")
+    assert drawn._suptitle.get_text().startswith("Seconds of" if figure == "time" else f"Figure {figure}: ")
     assert_in_view(drawn)
     if figure in CURVES:
         check_curves(drawn, *CURVES[figure])
@@ -144,18 +146,21 @@ def check_picture(figure: str, drawn: Figure) -> None:
         assert [axes.get_title() for axes in drawn.axes] == ["PPO", "IMPACT", "RLlib", "MinionsRL"]
         labels = [text.get_text() for text in drawn.axes[1].get_yticklabels()]
         assert labels == [f"{env}\n{name}" for env in ("hopper", "qbert") for name in CURVES["7"][0]]
-        assert widths(drawn.axes[1], "paper") == [0.9, 0.68, 3.0, 2.2]
-        assert widths(drawn.axes[1], "here") == pytest.approx([0.9] * 4)
+        assert widths(drawn.axes[1], "paper") == [0.9, 0.9, 0.68, 3.0, 3.0, 2.2]
+        assert widths(drawn.axes[1], "here") == pytest.approx([0.9] * 6)
     elif figure == "13":
         assert [axes.get_xlabel() for axes in drawn.axes[3:]] == ["d", "v", "ρ"]
         assert [text.get_text() for text in drawn.axes[4].get_xticklabels()] == ["1", "2", "3", "4"]
         assert circles(drawn.axes[1]) == [377] and circles(drawn.axes[4]) == [0.91]
         assert drawn.axes[4].lines[0].get_ydata() == pytest.approx([0.9] * 4)
     else:
-        (axes,) = drawn.axes
-        parts = ["learners", "parameter function", "planning", "actors"]
-        assert [text.get_text() for text in axes.get_yticklabels()] == parts
-        assert len(widths(axes, "paper")) == 4 and min(widths(axes, "here")) > 0
+        (axes,) = drawn.axes  # hopper's
+        waiting = ["Stellaris", "… with truncation", "PPO", "… both GPUs", "RLlib", "… free exchange"]
+        pipelined = ["Stellaris, pipelined", "… with truncation", "IMPACT, pipelined"]
+        assert [text.get_text() for text in axes.get_yticklabels()] == [*waiting, *pipelined]
+        ours, truncated, ppo, both, rllib, free, early, early_truncated, _ = (bar.get_width() for bar in axes.patches)
+        assert ours < truncated and free < rllib and both < ppo and ours < ppo
+        assert early < ours and early < early_truncated < truncated
 
 
 def check_curves(drawn: Figure, names: list[str], paper: list[float]) -> None:
@@ -252,12 +257,16 @@ def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
         reproduce(imagined, FIGURES, ["4"])
 
 
-@pytest.mark.parametrize("system", ["central", "rllib"])
-def test_a_whole_gpu_changes_time_alone(system: str) -> None:
-    """Baselines re-timed with a GPU to themselves compute the same gradients on the same versions."""
-    base = stellaris.variant("hopper", system)
-    configs = [load_config([*base.overrides, *more_]) for more_ in ((), stellaris_figures._full_gpu(base))]
-    shared, whole = ([timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs))
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_are_timed_anew_and_learn_the_same(name: str) -> None:
+    """The same gradients on the same versions, with any GPU and with or without a parameter function."""
+    algorithm, system, billed = BASELINES[name]
+    base = stellaris.variant("hopper", system, algorithm)
+    timed = ((), billed, (*billed, *full_gpu(base)))
+    configs = [load_config([*base.overrides, *settings]) for settings in timed]
+    trained, shared, whole = (
+        [timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs)
+    )
 
     def work(rounds: list[Round]) -> list[Any]:
         return [
@@ -266,9 +275,10 @@ def test_a_whole_gpu_changes_time_alone(system: str) -> None:
             for group in record.groups
         ]
 
-    assert work(shared) == work(whole)
-    assert bill(configs[1].system, configs[1].prices, Usage(learner_busy=3600.0), 1).learner_busy == 3.06
+    assert work(trained) == work(shared) == work(whole)
+    assert bill(configs[2].system, configs[2].prices, Usage(learner_busy=3600.0), 1).learner_busy == 3.06
     assert whole[-1].usage.seconds < 0.8 * shared[-1].usage.seconds
+    assert (shared[-1].usage.seconds < trained[-1].usage.seconds) == (configs[0].system.learners == 1)
 
 
 @pytest.mark.parametrize("env", ["hopper", "qbert"])

@@ -14,6 +14,7 @@ from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.envs import Discrete, make, register
 from stellaris_jax.execute.run import open_run
+from stellaris_jax.runs.start import _check_same
 
 SMALL = ["env=gymnax/cartpole", "env.normalize_observation=true", "env.num_envs=4", "algorithm.rollout_length=8",
          "algorithm.epochs=1", "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "total_steps=64",
@@ -88,6 +89,12 @@ def test_what_does_not_fit_is_one_sentence(
     register("test/three", Three)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=sentence):
         started(source, programs, *overrides)
+
+
+def test_the_option_that_differs_is_named() -> None:
+    here, there = (load_config(["env=tokens/addition", f"network.options.layers={layers}"]) for layers in (1, 2))
+    with pytest.raises(ConfigError, match=r"x has network.options.layers=2, and this run 1: they must be the same"):
+        _check_same("x", there, here)
 
 
 def test_damaged_checkpoints_are_no_start(source: Path, tmp_path: Path, programs: ProgramCache) -> None:

@@ -96,6 +96,18 @@ def test_requests_are_jobs_of_actors(form: str, tmp_path: Path) -> None:
     assert sorted(durations(path, "actor")) == [1.0, 2.5]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_requests_share_a_log_with_other_jobs(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"jobs.{form}"
+    lines = ['{"request": "a", "start": 1, "end": 3}', '{"request": null, "kind": "learner", "start": 2, "end": 4}']
+    table = ["request,kind,start,end", "a,,1,3", ",learner,2,4"]
+    path.write_text("\n".join(table if form == "csv" else lines))
+    assert [job.kind for job in read(path)] == ["actor", "learner"]
+    path.write_text("\n".join([*table, ",,5,6"]) if form == "csv" else '{"request": null, "start": 1, "end": 2}')
+    with pytest.raises(ConfigError, match=r"lacks kind \(or request, for a completion\)"):
+        list(read(path))
+
+
 def test_logs_of_the_first_schema_are_read(tmp_path: Path) -> None:
     """Their `version` is the one at the start; what else it may be was left open."""
     rows = [learner(0, 1, version=3), learner(1, 2, version="3fa9"), learner(2, 3)]
@@ -126,6 +138,10 @@ MISTAKES = {
     "twice": ('{"kind": "actor", "start": 0, "start": 1, "end": 2}', "column start: the line names it twice; once is"),
     "request's version": ('{"request": "a", "start": 0, "end": 1, "version": -3}', "version: -3 must be a whole"),
     "request": ('{"request": "a", "request": "b", "start": 0, "end": 1}', "column request: the line names it twice"),
+    "request of a learner": (
+        '{"request": "a", "kind": "learner", "start": 0, "end": 1}',
+        "column kind: 'learner' does not go with request",
+    ),
     "request without": ('{"request": "a", "start": 0}', "line 2: .* lacks end"),
     "without": ('{"kind": "actor", "start": 0, "end": null}', "line 2: .* lacks end"),
 }  # fmt: skip
@@ -233,6 +249,13 @@ def test_jobs_that_take_no_time_are_no_durations(tmp_path: Path) -> None:
     log = log_of(tmp_path / "jobs.jsonl", learner(1, 1), actor(), aggregate(1, 2))
     with pytest.raises(ConfigError, match="has no job of kind learner that takes time; one is needed at least"):
         load_config(["delays=trace", f"delays.log={log}"])
+
+
+def test_jobs_that_take_no_time_are_told_of(tmp_path: Path) -> None:
+    """A log in whole seconds has many of them, and durations without them are too long."""
+    log = log_of(tmp_path / "jobs.jsonl", learner(0, 1, id="a"), learner(1, 1, id="a"), actor(id=0), aggregate(1, 2))
+    told = [one for one in comparison(load_config(["delays=trace", f"delays.log={log}"])) if "no time" in one]
+    assert len(told) == 1 and told[0].startswith(f"{log}: 1 of 2 jobs of kind learner take no time and are left out")
 
 
 def test_without_ids_the_configuration_counts(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 NEW = ["importance", "tis", "cispo", "sapo", "topr", "bapo", "decoupled", "a3po"]
 OBJECTIVES = ["ppo", *NEW]
-MASKS = ["icepop", "dppo", "opsm", "m2po"]
+MASKS = ["icepop", "dppo", "opsm", "m2po", "m2po_clip"]
 OPTIONS: dict[str, dict[str, float]] = {
     "ppo": {"clip": 0.45},
     "importance": {},
@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "dppo": {"tv_bound": 0.05},
     "opsm": {"opsm_bound": 1.0},
     "m2po": {"second_moment": 0.5},
+    "m2po_clip": {"second_moment": 0.2, "least_low": 0.1, "least_high": 0.2},
 }
 """Values beside the defaults."""
 kinds = pytest.mark.parametrize("kind", ["discrete", "continuous"])

@@ -57,12 +57,41 @@ def test_a_task_that_keeps_to_the_base_class() -> None:
         ({"prompt": lambda self, key: jnp.arange(5)}, r"prompt .* returns int32 \[5\], not integers .*: \[3\]"),
         ({"demonstrate": lambda self, key, p: p}, r"demonstrate .* returns int32 \[3\], not integers .*: \[4\]"),
         ({"characters": "".join(map(chr, range(300, 600)))}, "has 300 characters; at most 254 are possible"),
+        ({"characters": ""}, "has characters=''; at least 1 is needed"),
+        ({"longest": 0}, "has longest=0; at least 1 is needed"),
+        (
+            {"prompt": lambda self, key: jax.random.randint(key, (3,), 2, 200)},
+            r"prompt \(.*line \d+\) returns the token \d+; accepted: 0 to 27, as it has 26 characters",
+        ),
+        (
+            {"demonstrate": lambda self, key, p: jnp.append(p, -5)},
+            r"demonstrate \(.*line \d+\) returns the token -5; accepted: 0 to 27",
+        ),
+        (
+            {"verify": lambda self, p, c: jnp.where(jnp.all(c[:3] == p), 1.0, jnp.nan)},
+            r"verify \(.*line \d+\) returns nan for some completions; accepted: finite numbers",
+        ),
         (
             {"prompt": lambda self, key: jnp.array([2, 3, 4])},
             r"of 4096 prompts \(1 different ones\) none is left for evaluations",
         ),
     ],
-    ids=["shape", "none", "complex", "error", "floats", "length", "demonstration", "vocabulary", "constant"],
+    ids=[
+        "shape",
+        "none",
+        "complex",
+        "error",
+        "floats",
+        "length",
+        "demonstration",
+        "vocabulary",
+        "no characters",
+        "no tokens",
+        "foreign prompts",
+        "foreign demonstrations",
+        "no number",
+        "constant",
+    ],
 )
 def test_mistakes_of_a_task(members: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -139,6 +139,20 @@ def test_memory_is_bounded() -> None:
         plans.chunk("old", 0, 2, again)
 
 
+def test_a_run_may_be_evicted_while_it_plans() -> None:
+    """Another run fills the cache meanwhile: the plan is kept nonetheless, and nothing fails."""
+    chunk = Trainer(job()).executor.planner.next()
+    plans = ChunkCache(size_of(chunk))
+
+    def plan() -> Any:
+        for begin in (0, 2):
+            plans.chunk("another run", begin, 2, lambda: chunk)
+        return chunk
+
+    assert plans.chunk("a run", 0, 2, plan) is chunk
+    assert plans.size == size_of(chunk)
+
+
 def test_a_plan_that_failed_is_planned_by_the_next_who_asks() -> None:
     plans, chunk = ChunkCache(2**30), Trainer(job()).executor.planner.next()
 

@@ -102,6 +102,7 @@ def process(command: str, cwd: Path, **environment: str) -> subprocess.Completed
         ("train_scheduler.py --out /dev/null/x.npz", "--out=/dev/null/x.npz cannot be written"),
         ("plot.py", "name a run directory"),
         ("plot.py nowhere", "nowhere holds no metrics"),
+        ("plot.py nowhere elsewhere", "nowhere holds no run"),
         ("plot.py --sweep nowhere", "--sweep=nowhere is not a directory"),
         ("plot.py --sweep .", "holds no sweep points"),
         ("plot.py --timeline 0", "--timeline: must be an integer of at least 1, not '0'"),

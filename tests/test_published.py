@@ -9,11 +9,40 @@ import ast
 from pathlib import Path
 
 import pytest
-from published import actors, map_methods, map_settings, off_policy, others, papers, regimes, tokens
+from published import (
+    actors,
+    map_equivalence,
+    map_methods,
+    map_settings,
+    off_policy,
+    others,
+    papers,
+    regimes,
+    stellaris_time,
+    token_actors,
+    token_intervals,
+    token_sizes,
+    tokens,
+)
 from published import map as map_itself
 from published.case import Case, passages_with, states
 
-STUDIES = (map_itself, map_methods, map_settings, actors, tokens, off_policy, regimes, papers, others)
+STUDIES = (
+    map_itself,
+    map_methods,
+    map_settings,
+    map_equivalence,
+    actors,
+    tokens,
+    token_sizes,
+    token_actors,
+    token_intervals,
+    off_policy,
+    regimes,
+    papers,
+    stellaris_time,
+    others,
+)
 NUMBERS = [
     pytest.param(case, id=f"{study.__name__.removeprefix('published.')}-{number}")
     for study in STUDIES

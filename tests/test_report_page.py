@@ -81,6 +81,15 @@ def test_page_of_a_sweep(tmp_path: Path) -> None:
     assert len(page.identifiers) == len(set(page.identifiers))
 
 
+def test_rates_that_vary_with_the_system_are_listed(tmp_path: Path) -> None:
+    """The name of the system tells the two rows apart; that each has a learning rate of its own must not be hidden."""
+    for system, rate in (("stellaris", 1e-2), ("async", 1e-4)):
+        make_run(tmp_path / system, config_of(rate, system), FIVE, rounds=16)
+    page = page_of(tmp_path / "stellaris", tmp_path / "async")
+    assert "1 setting varying with these, the learning rate among them" in page.words
+    assert ["algorithm.learning_rate", "0.01, 0.0001"] in [row for table in page.tables for row in table]
+
+
 def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path / "sweep", size=2)
     call("report.py", sweep)

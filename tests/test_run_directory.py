@@ -310,6 +310,19 @@ def test_a_read_of_a_run_touches_nothing(run_dir: Path) -> None:
     assert isinstance(trainer, Trainer) and contents(run_dir) == before
 
 
+def test_a_run_ends_at_an_evaluation() -> None:
+    """As `watch` asks; evaluated once then, and able to go on."""
+    watched: list[int] = []
+
+    def far_enough(record: dict[str, float]) -> bool:
+        watched.append(int(record["round"]))
+        return record["round"] >= 4
+
+    summary = train(tiny(steps(8), "run.dir=ended", "evaluation.points=4"), watch=far_enough)
+    assert (watched, summary["rounds"]) == ([2, 4], 4)
+    assert train(load_config(["resume=ended"]))["rounds"] == 8
+
+
 def test_the_processor_is_named(tmp_path: Path) -> None:
     """By more than the name that a cloud gives it; elsewhere than on Linux by what Python knows."""
     cpuinfo = tmp_path / "cpuinfo"

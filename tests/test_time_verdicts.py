@@ -153,6 +153,18 @@ def test_what_differs_along_with_the_key_is_named(tmp_path: Path) -> None:
     assert "With system these differ, too: algorithm.learning_rate." in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("billing", [("serverless", "serverful"), ("serverful", "serverful")])
+def test_bills_that_differ_are_told(billing: tuple[str, str], tmp_path: Path) -> None:
+    for number, rule in enumerate(billing):
+        run = place(tmp_path, str(number), [3 + number] * 5, number)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["system"]["learner_billing"] = rule
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    said = call("report.py", str(tmp_path), "--measure", "dollars", "--threshold", "5").stdout
+    told = "system.learner_billing is serverful or serverless" in " ".join(said.split())
+    assert told == (billing[0] != billing[1])
+
+
 def test_clocks_that_are_means_over_seeds_have_no_interval(tmp_path: Path) -> None:
     """As in records of early versions: all seeds of a run would have the same seconds."""
     runs = [place(tmp_path, str(lag), firsts, lag) for lag, firsts in enumerate([[2, 3, 3, 2, 4], [6, 7, 7, 6, 8]])]

@@ -32,6 +32,7 @@ from studies.tokens.cells import (
 from studies.tokens.collapse import separation
 from studies.tokens.measures import seconds_to, updates_to
 from studies.tokens.published import PUBLISHED
+from studies.tokens.scale import held_out
 
 
 def planted(cell: Cell, seed: int) -> Outcome:
@@ -153,6 +154,8 @@ def test_claims_of_asynchrony(study: Study) -> None:
         "countdown",
     }
     assert len(verdicts(figures.young(study))) == 2 * (4 + 3 + 2), "each against fresh ones, no correction, the clip"
+    assert len(verdicts(figures.renewal(study))) == 3 * 2 + 2, "each beside the clip and TIS, and 16 beside 1 and 4"
+    assert (study.results / "figure_renewal.csv").is_file()
     for figure in ("admission", "flight", "mismatch", "tasks", "young"):
         assert study.picture(figure).is_file() and (study.results / f"figure_{figure}.csv").is_file()
 
@@ -175,9 +178,9 @@ def test_separation_has_an_interval_over_places() -> None:
 
 def test_published_claims(study: Study) -> None:
     found = verdicts(figures.claimed(study))
-    assert len(found) == len(PUBLISHED) + 4
-    assert found["8 updates old, A-3PO learns as much as decoupled PPO"] == "holds"
-    assert found["decoupled PPO learns as much from completions 8 updates old as from fresh ones"] == "reversed"
+    assert len(found) == len(PUBLISHED) + 5
+    assert found["64 updates old, A-3PO learns as much as decoupled PPO"] == "holds"
+    assert found["VCPO learns as much from completions 64 updates old as from fresh ones"] == "reversed"
     assert found["8 updates old, GSPO learns more than GRPO"] == "holds"
     rate = "the best learning rate is lower on completions 64 updates old than on fresh ones"
     assert found[f"{rate}, in powers of ten, over methods"] in ("holds", "not shown")
@@ -185,8 +188,16 @@ def test_published_claims(study: Study) -> None:
 
 def test_claims_of_scale(study: Study) -> None:
     found = verdicts(figures.FIGURES["scale"](study))
-    assert len(found) == 3 * (2 + 3)
-    old = "over all rates, 64 updates old: decoupled learns more than PPO clip"
+    assert len(found) == 3 * (2 + 3) + 2, "of each size, and each method's loss at the largest beside the smallest"
+    old = "64 updates old: decoupled learns more than PPO clip"
     assert found[f"5M parameters, {old}"] == "holds" and found[f"50k parameters, {old}"] == "reversed"
-    fresh = "over all rates: PPO clip learns more from fresh completions than from those 64 updates old"
-    assert found[f"500k parameters, {fresh}"] == "holds"
+    fresh = "PPO clip learns more from fresh completions than from those 64 updates old"
+    assert found[f"500k parameters: {fresh}"] == "holds"
+
+
+def test_a_seed_has_the_rate_that_is_best_on_others() -> None:
+    def run(share: float) -> Outcome:
+        return planted(Cell(METHOD, "addition", CLIP, 0, "1e-4"), 0)._replace(returns=(share,) * (POINTS + 1))
+
+    runs = {"1e-4": [run(0.5), run(0.5), run(0.9)], "3e-4": [run(0.6), run(0.6), run(0.1)]}
+    np.testing.assert_allclose(held_out(runs), [0.5, 0.5, 0.1])

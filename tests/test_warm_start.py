@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,6 +22,7 @@ from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.execute import warm_start
 from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.run import enable_compile_cache
+from stellaris_jax.execute.session import Interrupted
 
 JOB = [
     "env=tokens/sort", "env.kwargs={length: 2}", "env.num_envs=16", "algorithm.rollout_length=3",
@@ -62,6 +66,29 @@ def test_a_long_warm_start_says_how_far_it_is(tmp_path: Path, monkeypatch: pytes
     whole = prepare(load_config([*JOB, "seed=3", "num_seeds=1"]))  # in three parts, what was computed in twenty
     assert whole.start is not None
     np.testing.assert_array_equal(whole.start.params, computed)
+
+
+def test_a_signal_ends_a_warm_start(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = warm_start._compiled
+
+    def interrupted(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(warm_start, "_compiled", interrupted)
+    run = tmp_path / "run"
+    with pytest.raises(Interrupted, match="SIGINT"):
+        train(load_config([*JOB, f"run.dir={run}"]))
+    assert not cache.exists(), "nothing is imitated any more"
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert train(load_config([f"resume={run}"]))["env_steps"] == 48
+
+
+def test_imitation_that_ends_in_no_numbers_is_no_start(cache: Path) -> None:
+    with pytest.raises(ConfigError, match=r"warm_start.learning_rate=1e\+30 ends in .* with seed 0; accepted: a lower"):
+        prepare(load_config([*JOB, "warm_start.learning_rate=1e30"]))
+    assert not cache.exists()
 
 
 def test_the_cache_is_what_would_be_computed(cache: Path) -> None:

@@ -154,9 +154,9 @@ def areas_over_rates(
     return np.mean([areas_at(task, method, learners, rate, "", seeds) for rate in shared], axis=0)
 
 
-def areas_with(variation: str, method: str) -> np.ndarray:
-    """Areas on CartPole with one thing changed, at the learning rate that is best without the change."""
-    return areas_at("cartpole", method, 8, best_rate("cartpole", method, 8), variation)
+def areas_with(variation: str, method: str, task: str = "cartpole") -> np.ndarray:
+    """Areas with one thing changed, at the learning rate that is best without the change."""
+    return areas_at(task, method, 8, best_rate(task, method, 8), variation)
 
 
 def areas_on_stale_data(method: str, age: int) -> np.ndarray:
@@ -187,9 +187,29 @@ def times_as_fast(task: str, method: str, learners: int, middle: str = " ") -> s
     doublings = speed(task, method, learners)
     if doublings is None:
         return f"{np.isfinite(seconds_to_half(task, method, learners)).sum()} of 8 seeds"
+    return in_factors(doublings, middle)
+
+
+def in_factors(doublings: Difference | None, middle: str = " ") -> str:
+    """Factor of so many doublings, with its interval."""
+    assert doublings is not None
     low, high = doublings.mean - doublings.half, doublings.mean + doublings.half
     ratio, least, most = (significant(2**power, 2) for power in (doublings.mean, low, high))
     return f"{ratio}{middle}({least} to {most})"
+
+
+def beside(task: str, learners: int, hardware: str) -> Difference | None:
+    """Doublings of async's speed beside one learner on other hardware, if all seeds get there."""
+    alone, together = seconds_to_half(task, "all-reduce", 1), seconds_to_half(task, "async", learners)
+    if not np.isfinite([*alone, *together]).all():
+        return None
+    return welch(np.log2(alone * factors(task, hardware)), np.log2(together))
+
+
+def factors(task: str, hardware: str) -> np.ndarray:
+    """Seconds of one learner on other hardware, over its own, of the judging seeds."""
+    lines = sorted(table("map/figure_speed_hardware.csv"), key=lambda line: int(line["seed"]))
+    return np.array([float(line["seconds"]) for line in lines if (line["task"], line["hardware"]) == (task, hardware)])
 
 
 @functools.cache
