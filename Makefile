@@ -1,6 +1,6 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
 # make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m slow: by hand)
-# make thorough [ARGS="--share 0/4"]                  runs the longer tests of tests/thorough.txt; CI runs a quarter each day
+# make thorough [ARGS="--share 0/4"]                  runs the longer tests of tests/thorough.txt; CI runs a sixth each day
 # make docs                                           builds the documentation into docs/_build/html
 # make gpu-check [JOBS='"cartpole" "breakout"']      compiles jobs for an H100 and a V100 without a GPU (1.4 GB in .gpu-check)
 # make lint | constraints | clean
