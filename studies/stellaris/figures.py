@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from studies.sensitivity import Parameter, one_at_a_time
 from studies.stellaris.baselines import BASELINES, FULL_GPU
 from studies.stellaris.study import ATARI, STEPS, swept, tuned, variant
 from studies.stellaris.systems import staleness
-from studies.stellaris.timing import timing
+from studies.stellaris.timing import PIPELINED, timing
 from studies.study import Figure, Study
 from studies.training import Variant
 
@@ -80,15 +81,20 @@ def comparison(study: Study, figure: str) -> list[Claim]:
             a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
             if not a:
                 continue  # published earlier, at the paper's learning rate only
-            panels[panel] = [*b, *of(histories, env, f"{name}{FULL_GPU}{suffix}"), *a]
+            early = of(histories, env, f"{name} + Stellaris{PIPELINED}{suffix}")
+            panels[panel] = [*b, *of(histories, env, f"{name}{FULL_GPU}{suffix}"), *a, *early]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
             claims.append(more(f"{where} ends higher", paper, final(a), final(b)))
-        a = of(histories, env, f"{name} + Stellaris")
-        for rival in _rivals(name):
-            b, where = of(histories, env, rival), f"{rival} on {env}: Stellaris"
-            paper = f"{ours.seconds} s against {base.seconds} s"
+            if early:
+                claims.append(more(f"{where}{PIPELINED}, ends higher", "–", final(early), final(b)))
+        papers = {"": f"{ours.seconds} s against {base.seconds} s", PIPELINED: "–"}
+        for (actors, paper), rival in product(papers.items(), _rivals(name)):
+            a, b = of(histories, env, f"{name} + Stellaris{actors}"), of(histories, env, rival)
+            if not a:
+                continue
+            where = f"{rival} on {env}: Stellaris{actors and f'{actors},'}"
             claims.append(less(f"{where} takes less time", paper, seconds(a), seconds(b), " s"))
             for axis, what in (("seconds", "time"), ("cost_usd", "dollars, each by its own rule")):
                 claims.append(more(f"{where} is higher after the same {what}", "–", *alike(a, b, axis)))
@@ -106,6 +112,9 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
             series.append(Series(f"{name}{FULL_GPU}{suffix}", env, base, (*billed, *full_gpu(base))))
+            if algorithm == "impact":  # whose actors are pipelined
+                early = _trained(study, env, "stellaris-pipelined", suffix, algorithm)
+                series.append(Series(f"{name} + Stellaris{PIPELINED}{suffix}", env, early))
     return series
 
 

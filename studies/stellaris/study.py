@@ -35,6 +35,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "no-async": ("system=stellaris_no_async",),
     "central": ("system=central",),
     "impact": ("system=impact", "system.actors=pipelined"),
+    "stellaris-pipelined": ("system=stellaris", "system.actors=pipelined"),
     "rllib": ("system=rllib",),
     "par-rl": ("system=par_rl",),
 }
