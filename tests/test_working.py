@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from commands import call
 
 from stellaris_jax import load_config
+from stellaris_jax.cli import working as status
 from stellaris_jax.cli.working import working
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.execute import run as runs
+from stellaris_jax.many.forecast import combinations, forecasts
+from stellaris_jax.timeline.forecast import Window
 
 SMALL = ["env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64",
          "evaluation.episodes=2", "evaluation.points=1", "run.progress=false"]  # fmt: skip
@@ -41,7 +46,7 @@ SLOW = {
     "plot.py --sweep OVER": ("stellaris_jax.report.sweep.report", "reading the points of OVER"),
     "plot.py --timeline 1": ("stellaris_jax.report.gantt.plot_timeline", "simulating and drawing 1 round of stellaris"),
     "plan.py system=async": (
-        "stellaris_jax.many.forecast.forecast",
+        "stellaris_jax.many.forecast.forecasts",
         "simulating 1 combination, up to 200 rounds a seed",
     ),
     "plot.py --trace x.json RUN": ("stellaris_jax.report.perfetto.export", "writing the timeline of RUN"),
@@ -103,6 +108,38 @@ def test_a_spinner_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown.getvalue().endswith("\x1b[2K"), "erased"
         print("figure.pdf")
     assert results.getvalue() == "figure.png\nfigure.pdf\n" and sys.stdout is results
+
+
+def test_how_far_the_work_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the spinner at once; elsewhere in a line now and then."""
+    clock = iter([0.0, 1.0, 21.0, 21.0, 22.0])
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with working("simulating") as tell:
+        for rounds in range(3):
+            tell(f"{rounds} of 3 rounds")
+    assert capsys.readouterr() == ("", "simulating\nsimulating: 1 of 3 rounds\n")
+
+
+def test_how_far_the_work_is_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(status, "REFRESH_PER_SECOND", 100)
+    with working("simulating") as tell:
+        tell("2 of 3 rounds")
+        for _ in range(1000):
+            if "simulating: 2 of 3 rounds  0 s" in shown.getvalue():
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail(shown.getvalue())
+
+
+def test_plan_says_how_far_it_is() -> None:
+    told: list[str] = []
+    chosen = combinations(["system=async,central", "num_seeds=2", "total_steps=8192"])
+    rows = forecasts(chosen, Window(2, 0), told.append)
+    assert len(rows) == 2 and told == [f"{number} of 8 rounds" for number in range(1, 9)]
 
 
 def test_what_is_refused_at_once_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("-m", "--multirun", action="store_true", help="accepted, as for train; it changes nothing")
     arguments = parser.parse_mixed(argv)
     # Imported late, so that --help is answered at once.
-    from stellaris_jax.many.forecast import combinations, forecast
+    from stellaris_jax.many.forecast import combinations, forecasts
     from stellaris_jax.report.forecast import print_forecasts, write_csv, write_json
     from stellaris_jax.report.table import wide_console
     from stellaris_jax.telemetry.format import plural
@@ -58,8 +58,10 @@ def main(argv: Sequence[str]) -> None:
         raise ConfigError(f"--csv and --json are both {arguments.csv}; name two files.")
     search_folder(named_modules(arguments.settings))
     chosen = combinations(arguments.settings, arguments.config_dir)
-    with working(f"simulating {plural(len(chosen), 'combination')}, up to {plural(window.rounds, 'round')} a seed"):
-        rows = [forecast(combination, window) for combination in chosen]
+    with working(
+        f"simulating {plural(len(chosen), 'combination')}, up to {plural(window.rounds, 'round')} a seed"
+    ) as tell:
+        rows = forecasts(chosen, window, tell)
         print_forecasts(wide_console(), rows)
     for sentence in comparison(chosen[0].config) if len(chosen) == 1 else ():
         warn_on_stderr(sentence)

@@ -1,4 +1,4 @@
-"""Status of slow work on stderr: a spinner on a terminal, one plain line elsewhere."""
+"""Status of slow work on stderr: a spinner on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from typing import Any, TextIO
 from stellaris_jax.base.errors import printable
 
 REFRESH_PER_SECOND = 8
+PATIENCE = 20.0
+"""Seconds between two plain lines that say how far the work is."""
+
+Tell = Callable[[str], None]
+"""Says how far the work is, such as `34 of 200 rounds`."""
 
 
 @contextmanager
-def working(text: str, when: bool = True) -> Iterator[None]:
+def working(text: str, when: bool = True) -> Iterator[Tell]:
     """Context that shows a status on stderr while it lasts; stdout is left to results.
 
     On a terminal a spinner counts the seconds. It is erased at the end, or before the first result is printed.
+    The context gives a function that says how far the work is: beside the spinner, elsewhere in a line every
+    `PATIENCE` seconds.
 
     Args:
       text: names the work, such as `playing 128 episodes of gymnax/CartPole-v1`.
@@ -26,28 +33,44 @@ def working(text: str, when: bool = True) -> Iterator[None]:
     """
     text = printable(text)
     if not when:
-        yield
+        yield lambda progress: None
     elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        with _spinning(text):
-            yield
+        with _spinning(text) as tell:
+            yield tell
     else:
-        with suppress(OSError):  # a closed stderr must not stop the work
-            print(text, file=sys.stderr, flush=True)
-        yield
+        _print(text)
+        last = time.monotonic()
+
+        def tell(progress: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PATIENCE:
+                last = time.monotonic()
+                _print(f"{text}: {printable(progress)}")
+
+        yield tell
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # a closed stderr must not stop the work
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def _spinning(text: str) -> Iterator[None]:
+def _spinning(text: str) -> Iterator[Tell]:
     # Imported late, so that pipes do not wait for rich.
     from rich.console import Console
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.text import Text
 
-    started, spinner = time.monotonic(), Spinner("dots")
+    started, spinner, shown = time.monotonic(), Spinner("dots"), text
+
+    def tell(progress: str) -> None:
+        nonlocal shown
+        shown = f"{text}: {printable(progress)}"
 
     def line() -> Spinner:
-        spinner.update(text=Text(f"{text}  {time.monotonic() - started:.0f} s"))
+        spinner.update(text=Text(f"{shown}  {time.monotonic() - started:.0f} s"))
         return spinner
 
     console = Console(stderr=True)
@@ -55,7 +78,7 @@ def _spinning(text: str) -> Iterator[None]:
     live = Live(get_renderable=line, console=console, refresh_per_second=refresh, transient=True, redirect_stdout=False)
     with live, redirect_stdout(_Results(sys.stdout, live.stop)):  # type: ignore[type-var]
         live.refresh()
-        yield
+        yield tell
 
 
 class Stream:

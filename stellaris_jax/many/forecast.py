@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from stellaris_jax.execute.loading import check
 from stellaris_jax.execute.token_checks import check_tokens
 from stellaris_jax.report.forecast import COLUMNS, Row
 from stellaris_jax.report.runs import differing_keys, short
-from stellaris_jax.telemetry.format import value_text
+from stellaris_jax.telemetry.format import plural, value_text
 from stellaris_jax.timeline.forecast import Forecast, Window, over_seeds
 from stellaris_jax.timeline.scaling.limits import is_constant
 
@@ -81,11 +82,32 @@ def combinations(overrides: Sequence[str], config_dir: str | Path | None = None)
     ]
 
 
-def forecast(combination: Combination, window: Window) -> Row:
-    """Forecast of one combination over its seeds. Raises RunError if a rule or a delay model fails."""
+def forecasts(combinations: Sequence[Combination], window: Window, tell: Callable[[str], None]) -> list[Row]:
+    """Forecasts of combinations over their seeds.
+
+    Args:
+      combinations: the combinations.
+      window: rounds that are simulated, at most those of a run.
+      tell: is told after each round how many of all rounds are simulated.
+
+    Raises:
+      RunError: a rule or a delay model fails.
+    """
+    windows = [window.within(combination.config.rounds) for combination in combinations]
+    total = sum(own.rounds * len(one.seeds) for one, own in zip(combinations, windows, strict=True))
+    done = count(1)
+
+    def each_round() -> None:
+        tell(f"{next(done):,} of {plural(total, 'round')}")
+
+    return [forecast(one, own, each_round) for one, own in zip(combinations, windows, strict=True)]
+
+
+def forecast(combination: Combination, window: Window, each_round: Callable[[], None] = lambda: None) -> Row:
+    """Forecast of one combination, as `forecasts` makes them; `each_round` is called after each round."""
     config = combination.config
     own, prefetched = window.within(config.rounds), _prefetches(config)
-    means = over_seeds(Forecast.of(config, seed, own, prefetched) for seed in combination.seeds)
+    means = over_seeds(Forecast.of(config, seed, own, prefetched, each_round) for seed in combination.seeds)
     return Row(combination.settings, len(combination.seeds), own, means)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -109,7 +109,14 @@ class Forecast:
     run_usd: float
 
     @classmethod
-    def of(cls, config: Config, seed: int, window: Window, prefetched: bool = False) -> Forecast:
+    def of(
+        cls,
+        config: Config,
+        seed: int,
+        window: Window,
+        prefetched: bool = False,
+        each_round: Callable[[], None] = lambda: None,
+    ) -> Forecast:
         """Simulate the rounds of a window.
 
         Args:
@@ -118,6 +125,7 @@ class Forecast:
           window: the rounds.
           prefetched: whether actors roll a fragment out with the policy of the round before, as those of host
             environments do with `env.overlap`.
+          each_round: is called after each round.
 
         Raises:
           RunError: a rule or a delay model of the configuration fails.
@@ -128,6 +136,7 @@ class Forecast:
             if number == window.warmup:
                 before = timeline.usage
             counts.add(timeline.next_round(takes_part.actors, takes_part.gradients), number >= window.warmup)
+            each_round()
         used, rounds = _difference(timeline.usage, before), window.rounds - window.warmup
         cost = bill(config.system, config.prices, used, limits_of(config).buckets[-1]).total
         gradients, batches = len(counts.staleness), counts.batched
