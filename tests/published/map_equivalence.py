@@ -87,7 +87,8 @@ def headline() -> str:
 CASES = [
     Case(PAGE, "**On CartPole with 8 learners, twelve",
          "twelve are equal to it within 0.05, eight are worse by more, and none is shown to be better", headline),
-    Case(PAGE, "| CartPole, beside plain async, 0.793", "0.793 ± 0.021", lambda: plus_minus(areas_of("cartpole", "async"), 3)),
+    Case(PAGE, "| CartPole, beside plain async, 0.793", "0.793 ± 0.021",
+         lambda: plus_minus(areas_of("cartpole", "async"), 3)),
     Case(PAGE, "**On CartPole with 8 learners, twelve", "On Acrobot one is equal, five are worse, and none is better",
          on_acrobot),
     Case(PAGE, "| Acrobot, beside plain async", "0.830 ± 0.040", lambda: plus_minus(areas_of("acrobot", "async"), 3)),
