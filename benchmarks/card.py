@@ -29,6 +29,9 @@ LOOPS = "--xla_gpu_enable_command_buffer=+WHILE"
 """XLA's flag that puts loops into CUDA graphs; off upstream, where it has crashed (openxla#35760)."""
 
 CARTPOLE = ["env=gymnax/cartpole", "engine.chunk_rounds=16"]
+BREAKOUT = [
+    "env=gymnax/breakout_minatar", "system=stellaris", "algorithm.rollout_length=128", "algorithm.learning_rate=2.5e-3",
+]  # fmt: skip
 WIDE = [
     "env=gymnax/cartpole", "system=central", "env.num_envs=8192", "env.normalize_reward=false", "network.hidden=[64]",
     "algorithm.rollout_length=32", "algorithm.epochs=1", "algorithm.minibatches=4", "engine.chunk_rounds=16",
@@ -42,7 +45,7 @@ JOBS: dict[str, list[str]] = {
     "cartpole, central": [*CARTPOLE, "system=central"],
     "cartpole, 8192 x 32": WIDE,
     "cartpole, 8192 x 32, 8 seeds": [*WIDE, "num_seeds=8", "engine.chunk_rounds=4"],
-    "breakout": ["env=gymnax/breakout_minatar", "engine.chunk_rounds=8"],
+    "breakout": [*BREAKOUT, "engine.chunk_rounds=8"],
     "cartpole, 2048 x 32": [*THROUGHPUT["cartpole_large"], "system=central"],
     "hopper": ["env=brax/hopper", "engine.chunk_rounds=2"],
     "hopper, 2048 x 10": [*THROUGHPUT["hopper_spring"], "system=central", "engine.chunk_rounds=4"],
@@ -59,7 +62,7 @@ JOBS: dict[str, list[str]] = {
 
 COMPARED = {
     "cartpole": [*CARTPOLE, "engine.chunk_rounds=1"],
-    "breakout": ["env=gymnax/breakout_minatar", "engine.chunk_rounds=1", "system.learners=4"],
+    "breakout": [*BREAKOUT, "engine.chunk_rounds=1", "system.learners=4"],
     "pendulum": ["env=gymnax/pendulum", "engine.chunk_rounds=1"],
 }
 """Configurations whose first round is compared with a CPU's."""

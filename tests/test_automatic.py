@@ -74,8 +74,9 @@ def test_a_name_alone_keeps_the_rest_of_the_preset() -> None:
 def test_suites_without_files_get_general_values() -> None:
     config = load_config([f"env={WIDE}"])
     algorithm = config.algorithm
-    assert (algorithm.epochs, algorithm.minibatches, algorithm.learning_rate) == (10, 8, 1e-3)
-    assert config.env.normalize_reward
+    assert (algorithm.epochs, algorithm.minibatches, algorithm.learning_rate) == (10, 16, 3e-4)
+    assert config.env.normalize_reward and not config.env.overlap and config.system.name == "central"
+    assert load_config([f"env={WIDE}", "system=async"]).system.name == "async"
     changed = load_config([f"env={WIDE}", "algorithm.epochs=3", "env.normalize_reward=false"])
     assert (changed.algorithm.epochs, changed.env.normalize_reward) == (3, False)
     off_policy = load_config([f"env={WIDE}", "algorithm=sac"])

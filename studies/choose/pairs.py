@@ -32,10 +32,12 @@ class Task(NamedTuple):
     overrides: tuple[str, ...] = ()
 
 
+_ASYNCHRONOUS = ("system=stellaris", "algorithm.rollout_length=128", "algorithm.learning_rate=2.5e-3")
+"""Settings of the study instead of the game's own, which are those of one learner."""
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 360.0, 150_000),
     "acrobot": Task("gymnax/acrobot", -200.0, 150_000),
-    "breakout": Task("gymnax/breakout_minatar", 5.0, 500_000, ("env.num_envs=16",)),
+    "breakout": Task("gymnax/breakout_minatar", 5.0, 500_000, ("env.num_envs=16", *_ASYNCHRONOUS)),
 }
 _FAST_ACTORS = ("delays.actor.kind=constant", "delays.actor.seconds=0.3")
 DELAYS: dict[str, tuple[str, ...]] = {

@@ -41,12 +41,13 @@ SEQUENTIAL = "all-reduce"
 """Method that stands for all systems with one learner."""
 
 _SHORT = ("algorithm.epochs=4", "algorithm.minibatches=8")
+_MINATAR = ("algorithm.rollout_length=128",)  # the games' own settings are those of one learner
 
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 150_000, 475.0, 20.0),
     "acrobot": Task("gymnax/acrobot", 150_000, -100.0, -500.0),
-    "breakout": Task("gymnax/breakout_minatar", 250_000, 10.0, 0.4),
-    "asterix": Task("gymnax/asterix_minatar", 250_000, 1.5, 0.45),
+    "breakout": Task("gymnax/breakout_minatar", 250_000, 10.0, 0.4, _MINATAR),
+    "asterix": Task("gymnax/asterix_minatar", 250_000, 1.5, 0.45, _MINATAR),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
     "brax_hopper": Task("brax/hopper", 250_000, 550.0, 95.0, ("network.hidden=[64,64]", *_SHORT)),
     "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, _SHORT, RATES[:3]),
