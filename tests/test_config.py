@@ -38,7 +38,7 @@ def test_chosen_network_overrides_that_of_the_environment() -> None:
     assert load_config(["network=mlp", "env=brax/hopper"]).network.hidden == (64, 64)
     config = load_config(["network.hidden=[32]", "network=minatar_cnn", "env=gymnax/breakout_minatar"])
     assert (config.network.torso, config.network.hidden, config.network.shared) == ("minatar_cnn", (32,), True)
-    assert (config.algorithm.learning_rate, config.network.init) == (2.5e-3, "orthogonal")
+    assert (config.algorithm.learning_rate, config.network.init) == (5e-3, "orthogonal")
 
 
 def test_own_directory_adds_choices(tmp_path: Path) -> None:

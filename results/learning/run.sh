@@ -33,4 +33,4 @@ learn gymnax/acrobot algorithm.anneal=false \
   allreduce:1e-2 central:1e-2 async:3e-4 softsync:1e-2 ssp:1e-3 stellaris:3e-3 artifact:3e-4
 learn brax/inverted_pendulum \
   "algorithm.anneal=false algorithm.gamma=0.97 env.normalize_reward=false total_steps=500_000" allreduce:3e-3 stellaris:1e-3
-learn gymnax/breakout_minatar total_steps=1e6 allreduce:1e-2 stellaris:3e-3
+learn gymnax/breakout_minatar "total_steps=1e6 algorithm.rollout_length=128" allreduce:1e-2 stellaris:3e-3

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Searches for the settings of MinAtar games that reach a return soonest, on seeds that no result uses: one learner, over
+# rollouts, minibatches, epochs and learning rates. Tables have the env steps to that return.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=.venv/bin/python
+out=${1:-runs/search}
+common=(system=central algorithm.anneal=false evaluation.episodes=128 seed=100 num_seeds=4 checkpoint.keep=1)
+
+# name, target, settings
+search() {
+  local name=$1 target=$2
+  shift 2
+  [ -f "$out/$name/table.csv" ] || $python scripts/train.py -m "$@" "${common[@]}" hydra.sweep.dir="$out/$name"
+  $python scripts/plot.py --sweep "$out/$name" --threshold "$target"
+  mkdir -p results/learning/search
+  cp "$out/$name/table.csv" "results/learning/search/$name.csv"
+}
+
+search breakout_long 5 env=gymnax/breakout_minatar algorithm.rollout_length=64,128 algorithm.epochs=2,4 algorithm.minibatches=8 \
+  algorithm.learning_rate=2.5e-3,5e-3,1e-2 total_steps=450_000 evaluation.points=18
+search breakout_short 5 env=gymnax/breakout_minatar algorithm.rollout_length=16,32 algorithm.minibatches=4,8 algorithm.epochs=4 \
+  algorithm.learning_rate=2.5e-3,5e-3 total_steps=200_000 evaluation.points=20
+search asterix 1.5 env=gymnax/asterix_minatar algorithm.rollout_length=32,64 algorithm.minibatches=4,8 algorithm.epochs=4 \
+  algorithm.learning_rate=2.5e-3,5e-3 total_steps=400_000 evaluation.points=20
