@@ -110,6 +110,8 @@ RETURN: dict[str, list[str]] = {
     "acrobot": ["env=gymnax/acrobot"],
     "asterix_minatar": ["env=gymnax/asterix_minatar"],
     "breakout_minatar": ["env=gymnax/breakout_minatar"],
+    "asterix_alike": ["env=gymnax/asterix_minatar"],
+    "breakout_alike": ["env=gymnax/breakout_minatar"],
     "inverted_pendulum": ["env=brax/inverted_pendulum"],
     "hopper": ["env=envpool/hopper"],
     "cartpole_by_dqn": ["env=gymnax/cartpole", "algorithm=dqn"],
@@ -118,7 +120,7 @@ RETURN: dict[str, list[str]] = {
     "breakout_by_dqn": ["env=gymnax/breakout_minatar", "algorithm=dqn"],
     "hopper_by_sac": ["env=envpool/hopper", "algorithm=sac", "total_steps=50_000"],
 }
-"""A user's jobs: the settings that come with the package, in `configs/env/`."""
+"""The settings that come with the package, in `configs/env/`; in a job called alike, the peer has them, too."""
 
 TOKENS: dict[str, list[str]] = {
     "tokens_addition": [

@@ -41,6 +41,8 @@ GOALS = {
     "acrobot": Goal(-85, every=10_000),
     "asterix_minatar": Goal(1.5, every=100_000, episodes=128),
     "breakout_minatar": Goal(5, every=100_000, episodes=128),
+    "asterix_alike": Goal(1.5, every=100_000, episodes=128),
+    "breakout_alike": Goal(5, every=100_000, episodes=128),
     "inverted_pendulum": Goal(900, every=50_000, limit=90),
     "hopper": Goal(2000, every=20_000, episodes=10, limit=90),
     "cartpole_by_dqn": Goal(475, every=2_500, limit=90),

@@ -186,11 +186,23 @@ MINATAR: dict[str, Any] = COMMON | {
     "agent_kwargs": {"activation": "tanh"},
 }
 
+ALIKE: dict[str, Any] = COMMON | {
+    "num_envs": 64,
+    "num_steps": 64,
+    "num_minibatches": 8,
+    "learning_rate": 5e-3,
+    "total_timesteps": 2_000_000,
+    "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": (64, 64)},
+}
+"""Our settings of MinAtar, but for the annealed learning rate, which rejax does not have."""
+
 RETURN: dict[str, dict[str, Any]] = {
     "cartpole": CLASSIC | {"env": lambda: GymnaxEnv("CartPole-v1")},
     "acrobot": CLASSIC | {"env": lambda: GymnaxEnv("Acrobot-v1"), "normalize_observations": True},
     "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
+    "breakout_alike": ALIKE | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
+    "asterix_alike": ALIKE | {"env": lambda: GymnaxEnv("Asterix-MinAtar"), "num_minibatches": 4},
     "cartpole_by_dqn": DQN
     | {
         "env": lambda: GymnaxEnv("CartPole-v1"),
