@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Searches for the settings of MinAtar games that reach a return soonest, on seeds that no result uses: one learner, over
-# rollouts, minibatches, epochs and learning rates. Tables have the env steps to that return.
+# rollouts, minibatches and learning rates. Tables have the env steps to that return.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=.venv/bin/python
@@ -17,8 +17,8 @@ search() {
   cp "$out/$name/table.csv" "results/learning/search/$name.csv"
 }
 
-search breakout_long 5 env=gymnax/breakout_minatar algorithm.rollout_length=64,128 algorithm.epochs=2,4 algorithm.minibatches=8 \
-  algorithm.learning_rate=2.5e-3,5e-3,1e-2 total_steps=450_000 evaluation.points=18
+search breakout_long 5 env=gymnax/breakout_minatar algorithm.rollout_length=64,128 algorithm.minibatches=8 algorithm.epochs=4 \
+  algorithm.learning_rate=2.5e-3,5e-3 total_steps=200_000 evaluation.points=20
 search breakout_short 5 env=gymnax/breakout_minatar algorithm.rollout_length=16,32 algorithm.minibatches=4,8 algorithm.epochs=4 \
   algorithm.learning_rate=2.5e-3,5e-3 total_steps=200_000 evaluation.points=20
 search asterix 1.5 env=gymnax/asterix_minatar algorithm.rollout_length=32,64 algorithm.minibatches=4,8 algorithm.epochs=4 \
