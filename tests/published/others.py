@@ -175,9 +175,16 @@ def throughput_beside_rejax(job: str) -> str:
     return f"{np.median([ours['steps_per_second'] / peer['steps_per_second'] for ours, peer in pairs]):.2f}"
 
 
+def times_beside_rejax(job: str) -> str:
+    """Median seconds of the command to a return, of ours and of rejax."""
+    programs = measured("peers_minatar", "return", job)
+    return row(*(f"{np.median([run['command_seconds_to_return'] for run in programs[name]]):.1f}"
+                 for name in ("ours", "rejax")))  # fmt: skip
+
+
 def return_beside_rejax(job: str) -> str:
     """How much sooner a return is reached, of pairs in which both get there."""
-    programs = measured("peers_return", "return", job)
+    programs = measured("peers_minatar" if job.startswith(("asterix", "breakout")) else "peers_return", "return", job)
     times = [[run.get("command_seconds_to_return") for run in programs[name]] for name in ("ours", "rejax")]
     ratios = [peer / ours for ours, peer in zip(*times, strict=True) if ours and peer]
     return f"{np.median(ratios):.2f}"
@@ -274,9 +281,17 @@ SPEED = [
     Case(FRONT, "| throughput at the same work | [rejax]", "brax's hopper 1.04",
          lambda: f"brax's hopper {throughput_beside_rejax('hopper_spring')}"),
     Case(FRONT, "| time to a return, own settings",
-         "CartPole 1.13, Acrobot 1.25, Asterix-MinAtar 0.88, Breakout-MinAtar 0.57",
+         "CartPole 1.13, Acrobot 1.25, Asterix-MinAtar 1.85, Breakout-MinAtar 1.53",
          lambda: "CartPole {}, Acrobot {}, Asterix-MinAtar {}, Breakout-MinAtar {}".format(
              *map(return_beside_rejax, ("cartpole", "acrobot", "asterix_minatar", "breakout_minatar")))),
+    *(Case("docs/speed.md", f"| {near} |", printed, partial(times_beside_rejax, job)) for near, job, printed in (
+        ("Asterix-MinAtar: 1.5", "asterix_minatar", "6.6 | 13.7"),
+        ("Breakout-MinAtar: 5", "breakout_minatar", "3.1 | 5.0"),
+        ("Asterix, rejax with our settings", "asterix_alike", "6.7 | 9.1"),
+        ("Breakout, rejax with our settings", "breakout_alike", "3.8 | 4.7"),
+    )),
+    Case("docs/speed.md", "| Asterix, rejax with our", "1.46", lambda: return_beside_rejax("asterix_alike")),
+    Case("docs/speed.md", "| Breakout, rejax with our", "1.24", lambda: return_beside_rejax("breakout_alike")),
     Case(BENCHMARKS, "**It runs at", "17 to 54 %", shares_of_the_limit),
     Case(BENCHMARKS, "| plain loop | 34,124", "1.03 (0.98 to 1.11)", beside_plain_loop),
     Case(BENCHMARKS, "- *TRL* 1.16", "4.1 times (3.8 and 4.5", beside_trl),
