@@ -29,6 +29,7 @@ learn envpool/hopper platform.rpc=0 platform.cache=0
 learn envpool/walker2d total_steps=1_000_000 platform.rpc=0 platform.cache=0
 learn brax/inverted_pendulum
 learn gymnax/breakout_minatar
+learn gymnax/asterix_minatar
 learn brax/hopper total_steps=1_000_000
 learn gymnax/spaceinvaders_minatar
 # A pass of the network per policy in flight is what truncation costs. Where networks are large, that is too much for two
