@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from published.case import Case
-from published.files import document
+from published.files import document, table
 from published.statistics import paired, welch
 from published.texts import WORDS, gain, loss, plus_minus, row, span
 
@@ -152,6 +152,22 @@ def row_of_defaults(env: str, mark: str = "") -> str:
     return row(plus_minus(now, 0), plus_minus(before, 0), mark + gain(welch(now, before), 0) + mark)
 
 
+def row_of_rollouts(rollout: int) -> str:
+    """How soon MinAtar's games reach their returns at 5e-3, by the length of rollouts."""
+    names = {"breakout_long": "8", "breakout_short": "8", "asterix": "4"}
+    cells = []
+    for name, minibatches in names.items():
+        for line in table(f"learning/search/{name}.csv"):
+            given = {key.rpartition(".")[2]: value for key, value in line.items()}
+            taken = (given["rollout_length"], given.get("minibatches", "8"), given["learning_rate"])
+            if taken == (str(rollout), minibatches, "0.005"):
+                soon = f"{given['threshold_seeds']} of 4"
+                if name != "asterix":
+                    soon = f"{float(given['threshold_env_steps']) / 1000:.0f}k"
+                cells.append(f"{soon}, {float(given['return_mean']):.1f}")
+    return row(*cells)
+
+
 def beside_peer(name: str, ours: str, peer: str, digits: int) -> str:
     returns = document(f"learning/off_policy/{name}.json")
     return f"ours is {loss(welch(returns[ours], returns[peer]), digits)} higher"
@@ -262,6 +278,10 @@ RETURNS = [
         ("MountainCar-v0", "−134 ± 8 | −176 ± 34 | +43 ± 33"),
         ("HalfCheetah-v5", "146 ± 426 | 346 ± 608 | −200 ± 629"),
         ("Walker2d-v5", "413 ± 33 | 349 ± 62 | +64 ± 61"),
+    )),
+    *(Case(LEARNING, f"| {near} |", printed, partial(row_of_rollouts, rollout)) for near, rollout, printed in (
+        ("16", 16, "36k, 9.4"), ("32", 32, "41k, 9.1 | 0 of 4, 1.1"), ("64 (taken)", 64, "68k, 12.5 | 4 of 4, 1.5"),
+        ("128", 128, "115k, 8.7"),
     )),
     Case(LEARNING, "**Beside rejax's DQN**", "ours is 5.8 ± 15.9 higher",
          partial(beside_peer, "breakout_beside_rejax", "stellaris_jax", "rejax 0.1.3", 1)),
