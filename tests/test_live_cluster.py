@@ -37,6 +37,7 @@ SMALL = (
     "algorithm.epochs=2",
     "executor=live",
     "live.actors=2",
+    "system=stellaris",
     "system.learners=2",
     "system.actors=pipelined",
     "evaluation.points=0",

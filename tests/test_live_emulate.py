@@ -30,7 +30,7 @@ DRAWN = (
     "delays.actor={kind: pareto, seconds: 0.004, options: {alpha: 3.0}}",
 )
 FREE = ("system.actors=independent", "system.actor_shards=2", "live.actors=0", "system.sync_steps=4")
-HOST = ("env=gymnasium/CartPole-v1", "env.num_envs=4")
+HOST = ("env=gymnasium/CartPole-v1", "system=stellaris", "env.num_envs=4")
 ACTORS = {
     "barrier": (),
     "pipelined": ("system.actors=pipelined",),

@@ -331,11 +331,12 @@ def test_actors_that_roll_ahead() -> None:
         (one,) = combinations(overrides)
         return forecasts._prefetches(one.config)
 
-    assert prefetches("env=gymnasium/CartPole-v1") and not prefetches("env=gymnasium/CartPole-v1", "env.overlap=false")
+    host = "env=gymnasium/CartPole-v1"
+    assert prefetches(host, "env.overlap=true") and not prefetches(host)
     assert not prefetches("env=gymnax/cartpole")
     for name, other in {"plan_test/host": "gymnasium/CartPole-v1", "plan_test/jax": "gymnax/CartPole-v1"}.items():
         registry.register(name, lambda other=other: registry.make(other, {}))
-        assert prefetches(f"env={name}") == (name == "plan_test/host")
+        assert prefetches(f"env={name}", "env.overlap=true") == (name == "plan_test/host")
 
 
 def test_a_log_is_compared_with_what_is_foretold() -> None:
