@@ -7,7 +7,7 @@ python=${PYTHON:-.venv/bin/python}
 shift || true
 wanted=("$@")
 
-# task, settings: five seeds of the default system, with the task's own tuned file.
+# task, settings: five seeds with the task's own tuned file.
 learn() {
   local task=$1 name=${1//\//-}
   shift
