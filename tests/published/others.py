@@ -145,11 +145,22 @@ def live_beside(job: str, way: str) -> float:
 # Learning and environments --------------------------------------------------------------------------------------------
 
 
-def row_of_defaults(env: str, mark: str = "") -> str:
-    """Returns with the settings of now and those before, and the difference."""
-    lines = [line for line in document("learning/defaults.json") if line["env"] == env]
-    now, before = ([line["return_mean"] for line in lines if line["way"] == way] for way in ("defaults", "before"))
-    return row(plus_minus(now, 0), plus_minus(before, 0), mark + gain(welch(now, before), 0) + mark)
+def row_of_defaults(env: str, mark: str, digits: int) -> str:
+    """Returns of the defaults and of sbx, the difference, and returns of the former defaults."""
+    now, before = (document(f"learning/{name}.json") for name in ("defaults", "defaults_former"))
+    ours, sbx, former = (
+        [line["return_mean"] for line in lines if (line["env"], line["way"]) == (env, way)]
+        for lines, way in ((now, "defaults"), (now, "sbx"), (before, "defaults"))
+    )
+    difference = mark + gain(welch(ours, sbx), digits) + mark
+    return row(plus_minus(ours, digits), plus_minus(sbx, digits), difference, plus_minus(former, digits))
+
+
+def chosen(env: str, way: str) -> str:
+    """Mean return of a way among which the defaults were chosen."""
+    runs = document("learning/defaults_choice.json")["runs"]
+    mean = np.mean([line["return_mean"] for line in runs if (line["env"], line["way"]) == (env, way)])
+    return f"{mean:,.0f}".replace("-", "−")
 
 
 def row_of_rollouts(rollout: int) -> str:
@@ -281,14 +292,25 @@ LIVE_RUNS = [
 ]  # fmt: skip
 
 RETURNS = [
-    Case(LEARNING, "| InvertedDoublePendulum-v5 |", "436 ± 25 | 227 ± 49 | **+209 ± 48**",
-         partial(row_of_defaults, "InvertedDoublePendulum-v5", "**")),
-    *(Case(LEARNING, f"| {env} |", printed, partial(row_of_defaults, env)) for env, printed in (
-        ("CartPole-v1", "499 ± 3 | 488 ± 34 | +11 ± 34"),
-        ("MountainCar-v0", "−134 ± 8 | −176 ± 34 | +43 ± 33"),
-        ("HalfCheetah-v5", "146 ± 426 | 346 ± 608 | −200 ± 629"),
-        ("Walker2d-v5", "413 ± 33 | 349 ± 62 | +64 ± 61"),
+    *(Case(LEARNING, f"| {env} |", printed, partial(row_of_defaults, env, mark, digits))
+      for env, mark, digits, printed in (
+        ("MountainCar-v0", "**", 0, "−130 ± 16 | −200 ± 0 | **+70 ± 16** | −134 ± 8"),
+        ("Swimmer-v5", "**", 0, "−3 ± 15 | 46 ± 1 | **−49 ± 15** | 4 ± 32"),
+        ("HalfCheetah-v5", "", 0, "689 ± 426 | 162 ± 266 | +527 ± 432 | 146 ± 426"),
+        ("Reacher-v5", "", 1, "−7.1 ± 0.5 | −9.8 ± 2.1 | +2.7 ± 2.1 | −12.1 ± 3.3"),
+        ("InvertedDoublePendulum-v5", "", 0, "2944 ± 2127 | 4468 ± 5257 | −1524 ± 5169 | 436 ± 25"),
+        ("CartPole-v1", "", 0, "477 ± 65 | 500 ± 0 | −23 ± 65 | 499 ± 3"),
+        ("MountainCarContinuous-v0", "", 0, "94 ± 2 | 56 ± 63 | +38 ± 63 | 77 ± 54"),
+        ("Walker2d-v5", "", 0, "425 ± 121 | 360 ± 114 | +65 ± 138 | 413 ± 33"),
     )),
+    Case(LEARNING, "- *One learner*: on Pendulum",
+         "−426, with eight asynchronous learners at the same values −981 (sbx −862)",
+         lambda: "{}, with eight asynchronous learners at the same values {} (sbx {})".format(
+             *(chosen("Pendulum-v1", way) for way in ("entropy", "async", "sbx")))),
+    Case(LEARNING, "- *Scaled rewards*: without", "−1,238", lambda: chosen("Pendulum-v1", "raw")),
+    Case(LEARNING, "- *No overlap*: on Hopper", "725, with overlap 408 (sbx 890)",
+         lambda: "{}, with overlap {} (sbx {})".format(
+             *(chosen("Hopper-v5", way) for way in ("mid_nolap", "mid", "sbx")))),
     *(Case(LEARNING, f"| {near} |", printed, partial(row_of_rollouts, rollout)) for near, rollout, printed in (
         ("16", 16, "36k, 9.4"), ("32", 32, "41k, 9.1 | 0 of 4, 1.1"), ("64 (taken)", 64, "68k, 12.5 | 4 of 4, 1.5"),
         ("128", 128, "115k, 8.7"),
