@@ -120,7 +120,8 @@ def learned(name: str, right: dict[float, list[int]], *overrides: str) -> tuple[
     settings = [
         f"env.name={name}", "env.num_envs=8", "env.normalize_observation=false", "env.normalize_reward=false",
         "network.hidden=[16]", "algorithm.rollout_length=16", "algorithm.epochs=4", "algorithm.minibatches=4",
-        "algorithm.learning_rate=0.01", "algorithm.gamma=0.5", "algorithm.entropy_coefficient=0", "system.learners=4",
+        "algorithm.learning_rate=0.01", "algorithm.gamma=0.5", "algorithm.entropy_coefficient=0",
+        "system=stellaris", "system.learners=4",
         "system.versions=16", "evaluation.episodes=64", "evaluation.points=1", "evaluation.greedy=true",
         "engine.chunk_rounds=10", "total_steps=7680", *overrides,
     ]  # fmt: skip

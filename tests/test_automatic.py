@@ -147,7 +147,7 @@ def test_check_env_measures_and_says_what_to_set(capsys: pytest.CaptureFixture[s
 def test_a_run_acts_in_the_units_of_the_environment(name: str, tmp_path: Path) -> None:
     """Its policy, and the one exported from it, within the bounds; trained, evaluated, and stored with the settings."""
     small = ["env.num_envs=4", "algorithm.rollout_length=4", "algorithm.epochs=1", "algorithm.minibatches=2",
-             "network.hidden=[4]", "system.learners=2", "total_steps=32", "evaluation.episodes=2",
+             "network.hidden=[4]", "system=stellaris", "system.learners=2", "total_steps=32", "evaluation.episodes=2",
              "evaluation.points=1", "run.progress=false", "run.loggers=[]"]  # fmt: skip
     run = tmp_path / "run"
     train(load_config([f"env={name}", *small, f"run.dir={run}"]))

@@ -253,7 +253,7 @@ def test_an_evaluation_ends_where_episodes_do_not() -> None:
 
 def test_evaluations_cut_episodes_without_a_time_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     small = ["env.num_envs=2", "algorithm.rollout_length=4", "algorithm.epochs=1", "algorithm.minibatches=2",
-             "network.hidden=[4]", "system.learners=2", "total_steps=8", "evaluation.episodes=3",
+             "network.hidden=[4]", "system=stellaris", "system.learners=2", "total_steps=8", "evaluation.episodes=3",
              "evaluation.points=1", "run.progress=false", "run.loggers=[]"]  # fmt: skip
     run = tmp_path / "run"
     config = load_config([*small, "env=gymnasium/CliffWalking-v1", "evaluation.episode_limit=5", f"run.dir={run}"])
@@ -318,7 +318,13 @@ def test_what_fails_in_an_environment_is_raised_by_its_pool(mode: str) -> None:
 def test_runs_train_evaluate_and_resume(tmp_path: Path) -> None:
     """Restored from a checkpoint, the environments are brought back to where they stood, by the actions logged."""
     settings = [f"env={DRIFT}", "env.kwargs.action=choices", "env.num_envs=4", "network.hidden=[4]"]
-    settings += ["algorithm.rollout_length=4", "algorithm.minibatches=2", "algorithm.epochs=1", "system.learners=2"]
+    settings += [
+        "algorithm.rollout_length=4",
+        "algorithm.minibatches=2",
+        "algorithm.epochs=1",
+        "system=stellaris",
+        "system.learners=2",
+    ]
     settings += ["system.versions=4", "evaluation.episodes=3", "checkpoint.interval=2", "total_steps=64"]
     whole = Trainer(load_config(settings))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)

@@ -13,7 +13,8 @@ from stellaris_jax import register
 from stellaris_jax.execute.run import open_run
 
 SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
-         "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
+         "algorithm.minibatches=4", "network.hidden=[4]",
+         "system=stellaris", "system.learners=4", "evaluation.episodes=2",
          "evaluation.points=4", "engine.chunk_rounds=1", "run.progress=false", "run.dir=run"]  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from stellaris_jax.config.optioned import options_of
 EXAMPLES = REPOSITORY / "examples" / "plugins"
 
 SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "algorithm.minibatches=4",
-         "network.hidden=[4]", "system.learners=4", "total_steps=256", "evaluation.episodes=2", "evaluation.points=2",
+         "network.hidden=[4]",
+         "system=stellaris", "system.learners=4", "total_steps=256", "evaluation.episodes=2", "evaluation.points=2",
          "engine.chunk_rounds=1", "run.progress=false", "algorithm.anneal=false"]  # fmt: skip
 CASES = {
     "target": ["algorithm.name=ema_ppo", "algorithm.options.target_rate=0.05"],
