@@ -92,7 +92,8 @@ class Central(Rule):
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         learners = config.system.learners
-        yield learners == 1, f"system.rule=central has one learner, so system.learners must be 1, not {learners}."
+        one = "system.rule=central has one learner, so system.learners must be 1"
+        yield learners == 1, f"{one}, not {learners}; system=async has several."
 
     def may_start(self, learner: int, view: View) -> bool:
         return not view.aggregating

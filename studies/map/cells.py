@@ -41,7 +41,10 @@ SEQUENTIAL = "all-reduce"
 """Method that stands for all systems with one learner."""
 
 _SHORT = ("algorithm.epochs=4", "algorithm.minibatches=8")
-_MINATAR = ("algorithm.rollout_length=128", "algorithm.minibatches=8")  # the games' own settings are those of one learner
+_MINATAR = (
+    "algorithm.rollout_length=128",
+    "algorithm.minibatches=8",
+)  # the games' own settings are those of one learner
 
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 150_000, 475.0, 20.0),
