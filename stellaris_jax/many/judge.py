@@ -15,7 +15,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import FRESH, NOWHERE, Options, laid
-from stellaris_jax.many.choose.objective import PENALISED, Goal, final_returns, reached, seed_curves, to_target
+from stellaris_jax.many.choose.objective import PENALISED, Goal, final_returns, misses, reached, seed_curves, to_target
 from stellaris_jax.many.choose.stage import Stage, evaluations, is_over
 from stellaris_jax.many.search_store import Search, resume_command
 from stellaris_jax.telemetry.format import significant
@@ -64,9 +64,9 @@ def _values(configs: Sequence[Config], goal: Goal) -> tuple[list[list[float]], l
 
 
 def _sentence(seeds: int, values: Sequence[Sequence[float]], there: Sequence[int], goal: Goal) -> str:
-    missed = [f" ({number} of {seeds} seeds reached it)" if number < seeds else "" for number in there]
+    missed = [misses(number, seeds) for number in there]
     shown = [
-        f"{_interval(*mean_ci95(own))}{note}" if number else "never reached"
+        f"{_interval(*mean_ci95(own))}{note and f' ({note})'}" if number else "never reached"
         for own, number, note in zip(values, there, missed, strict=True)
     ]
     what = "return" if goal.target is None else f"{goal.measure} to a return of {goal.target:g}"

@@ -63,14 +63,13 @@ def number(task: str, verdict: str) -> int:
     return sum(map(VERDICTS[verdict], differences(task).values()))
 
 
-def methods(task: str, verdict: str) -> str:
-    """Names of the methods of a verdict, sorted."""
-    return ", ".join(sorted(method for method, one in differences(task).items() if VERDICTS[verdict](one)))
+def in_words(task: str) -> list[str]:
+    """Numbers of methods that are equal, worse and better."""
+    return [WORDS[number(task, verdict)].replace("no", "none") for verdict in ("equal", "worse", "better")]
 
 
 def on_acrobot() -> str:
-    same, less, more = (WORDS[number("acrobot", verdict)] for verdict in ("equal", "worse", "better"))
-    return f"On Acrobot {same} is equal, {less} are worse, and {more.replace('no', 'none')} is better"
+    return "On Acrobot {} is equal, {} are worse, and {} is better".format(*in_words("acrobot"))
 
 
 def widths(task: str) -> str:
@@ -79,9 +78,8 @@ def widths(task: str) -> str:
 
 
 def headline() -> str:
-    same, less, more = (WORDS[number("cartpole", verdict)] for verdict in ("equal", "worse", "better"))
-    none = more.replace("no", "none")
-    return f"{same} are equal to it within 0.05, {less} are worse by more, and {none} is shown to be better"
+    text = "{} are equal to it within 0.05, {} are worse by more, and {} is shown to be better"
+    return text.format(*in_words("cartpole"))
 
 
 CASES = [

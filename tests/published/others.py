@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -202,21 +202,23 @@ def throughput_beside_rejax(job: str) -> str:
     return f"{np.median([ours['steps_per_second'] / peer['steps_per_second'] for ours, peer in pairs]):.2f}"
 
 
-def times_beside_rejax(job: str) -> str:
-    """Median seconds of the command to a return, of ours and of rejax."""
+def medians_beside_rejax(job: str, seconds: Callable[[dict[str, Any]], float]) -> list[str]:
+    """Median seconds to a return, of ours and of rejax."""
     programs = measured("peers_minatar", "return", job)
-    return row(*(f"{np.median([run['command_seconds_to_return'] for run in programs[name]]):.1f}"
-                 for name in ("ours", "rejax")))  # fmt: skip
+    return [f"{np.median([*map(seconds, programs[name])]):.1f}" for name in ("ours", "rejax")]
+
+
+def times_beside_rejax(job: str) -> str:
+    """Those of the whole command."""
+    return row(*medians_beside_rejax(job, lambda run: run["command_seconds_to_return"]))
 
 
 def training_beside_rejax(form: str, jobs: tuple[str, ...]) -> str:
-    """Median seconds of training to a return, without compilation, of ours and of rejax."""
-    medians = []
-    for programs in (measured("peers_minatar", "return", job) for job in jobs):
-        for name in ("ours", "rejax"):
-            seconds = [run["seconds_to_return"] - run["compile_seconds"] for run in programs[name]]
-            medians.append(f"{np.median(seconds):.1f}")
-    return form.format(*medians)
+    """Those of training, without compilation."""
+    return form.format(
+        *(median for job in jobs
+          for median in medians_beside_rejax(job, lambda run: run["seconds_to_return"] - run["compile_seconds"]))
+    )  # fmt: skip
 
 
 def return_beside_rejax(job: str) -> str:

@@ -25,6 +25,15 @@ FRACTIONS = (1 / 9, 1 / 3, 1.0)
 """Parts of a run after which candidates are compared."""
 
 
+def misses(number: int | None, seeds: int) -> str:
+    """Words on seeds that did not reach the target; "" if all did, or if there is none.
+
+    >>> misses(3, 5), misses(5, 5), misses(None, 5)
+    ('3 of 5 seeds reached it', '', '')
+    """
+    return "" if number in (None, seeds) else f"{number} of {seeds} seeds reached it"
+
+
 class Goal(NamedTuple):
     """Goal of a search.
 

@@ -12,7 +12,7 @@ from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.files import with_budget
-from stellaris_jax.many.choose.objective import PENALISED
+from stellaris_jax.many.choose.objective import PENALISED, misses
 from stellaris_jax.many.choose.verdict import Difference, Judged, Scaling, differences, enough, foretold, interval_of
 from stellaris_jax.telemetry.format import duration, plural, significant
 
@@ -44,7 +44,7 @@ def value(answer: Answer, own: Judged) -> str:
     middle, low, high = own.interval
     shown, seeds = amount(answer, significant(middle)), len(own.values)
     parts = [f"{significant(low)} to {significant(high)}"] if math.isfinite(low) else []
-    parts += [] if own.reached in (None, seeds) else [f"{own.reached} of {seeds} seeds reached it"]
+    parts += filter(None, [misses(own.reached, seeds)])
     return f"{shown} ({'; '.join(parts)})" if parts else shown
 
 
@@ -101,8 +101,8 @@ def name(own: Judged) -> str:
 
 def _missed(own: Judged | Scaling) -> str:
     """Parenthesis on seeds that did not reach the target; "" if all did, or if there is none."""
-    seeds = len(own.values)
-    return "" if own.reached in (None, seeds) else f" ({own.reached} of {seeds} seeds reached it)"
+    note = misses(own.reached, len(own.values))
+    return note and f" ({note})"
 
 
 def _penalty(results: Iterable[Judged | Scaling]) -> str:
