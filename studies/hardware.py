@@ -25,7 +25,8 @@ def full_gpu(trained: Variant, gpus: int = 1) -> tuple[str, ...]:
     """
     config = load_config(list(trained.overrides))
     alone = config.delays.learner.seconds / (config.platform.slots_per_gpu * gpus)
-    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={alone:.4g}"
+    slots = f"prices.learner_vm_slots={config.platform.gpus_per_vm}"
+    return "platform.slots_per_gpu=1", slots, f"delays.learner.seconds={alone:.4g}"
 
 
 class Expense(NamedTuple):

@@ -36,6 +36,7 @@ from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import compact, dollars
 from studies.claims import HOLDS, OPEN, REVERSED, Claim
 from studies.history import History
+from studies.published import End
 
 PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
 """Style of the paper's points."""
@@ -64,6 +65,12 @@ class Mark(NamedTuple):
     axis: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+def end_marks(series: str, ours: Sequence[History], end: End) -> list[Mark]:
+    """The paper's last point of a series on every axis; in env steps it is where ours is."""
+    x = {"env_steps": float(ours[0].env_steps[-1]), "seconds": end.seconds, "cost_usd": end.dollars}
+    return [Mark(series, axis, [value], [end.reward]) for axis, value in x.items()]
 
 
 Panels = Mapping[str, Sequence[History]]

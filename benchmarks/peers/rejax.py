@@ -186,6 +186,28 @@ MINATAR: dict[str, Any] = COMMON | {
     "agent_kwargs": {"activation": "tanh"},
 }
 
+PENDULUM: dict[str, Any] = COMMON | {
+    "env": lambda: GymnaxEnv("Pendulum-v1"),
+    "num_envs": 100,
+    "num_steps": 100,
+    "num_epochs": 10,
+    "num_minibatches": 10,
+    "learning_rate": 0.001,
+    "max_grad_norm": 10,
+    "gamma": 0.995,
+    "ent_coef": 0.0,
+    "normalize_observations": True,
+    "total_timesteps": 2_000_000,
+    "agent_kwargs": {"activation": "swish"},
+}
+
+HOPPER: dict[str, Any] = MINATAR | {
+    "env": lambda: BraxEnv("hopper", backend="spring"),
+    "num_epochs": 9,
+    "num_minibatches": 2,
+    "normalize_observations": True,
+}
+
 ALIKE: dict[str, Any] = COMMON | {
     "num_envs": 64,
     "num_steps": 64,
@@ -201,6 +223,10 @@ RETURN: dict[str, dict[str, Any]] = {
     "acrobot": CLASSIC | {"env": lambda: GymnaxEnv("Acrobot-v1"), "normalize_observations": True},
     "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
+    "spaceinvaders_minatar": MINATAR | {"env": lambda: GymnaxEnv("SpaceInvaders-MinAtar")},
+    "freeway_minatar": MINATAR | {"env": lambda: GymnaxEnv("Freeway-MinAtar"), "total_timesteps": 5_000_000},
+    "pendulum": PENDULUM,
+    "brax_hopper": HOPPER,
     "breakout_alike": ALIKE | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_alike": ALIKE | {"env": lambda: GymnaxEnv("Asterix-MinAtar"), "num_minibatches": 4},
     "cartpole_by_dqn": DQN
@@ -254,7 +280,8 @@ RETURN: dict[str, dict[str, Any]] = {
     },
 }
 """rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml, and
-benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, too; but up to as many steps as ours.
+benchmark/breakout_1m.yaml, the only one for MinAtar, which the other games are given, too; but up to as many steps as ours.
+brax's hopper has those of configs/brax/hopper.yaml, with the backend of ours.
 There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 
 

@@ -16,10 +16,10 @@ from studies import published
 from studies.claims import Claim, less, more
 from studies.hardware import full_gpu
 from studies.history import History, Series, alike, cost, final, of, seconds
-from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves
-from studies.published import End
+from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves, end_marks
 from studies.sensitivity import Parameter, one_at_a_time
 from studies.stellaris.baselines import BASELINES, FULL_GPU
+from studies.stellaris.cluster import cluster
 from studies.stellaris.study import ATARI, STEPS, swept, tuned, variant
 from studies.stellaris.systems import staleness
 from studies.stellaris.timing import PIPELINED, timing
@@ -47,7 +47,7 @@ def motivation(study: Study) -> list[Claim]:
             Series(f"without serverless{suffix}", env, full, ("system=stellaris_no_serverless",)),
         ]
     histories = study.histories("2", series, SEEDS)
-    marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
+    marks = [mark for name, end in published.MOTIVATION.items() for mark in end_marks(name, histories, end)]
     panels = _by_rates(study, histories)
     curves(panels, dict.fromkeys(panels, marks), study.picture("2"), "Figure 2: what asynchrony and functions give")
     ours, sync, serverful = (of(histories, env, curve.name) for curve in series[:3])
@@ -83,7 +83,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
                 continue  # published earlier, at the paper's learning rate only
             early = of(histories, env, f"{name} + Stellaris{PIPELINED}{suffix}")
             panels[panel] = [*b, *of(histories, env, f"{name}{FULL_GPU}{suffix}"), *a, *early]
-            marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
+            marks[panel] = [*end_marks(name, b, base), *end_marks(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
             claims.append(more(f"{where} ends higher", paper, final(a), final(b)))
@@ -207,8 +207,8 @@ def truncation(study: Study) -> list[Claim]:
     series = [Series(name, env, variant(env, system)) for name, system in modes.items()]
     histories = study.histories("11b", series, MANY_SEEDS)
     marks = [
-        *_end("weight", histories, published.TRUNCATION["with"]),
-        *_end("without", histories, published.TRUNCATION["without"]),
+        *end_marks("weight", histories, published.TRUNCATION["with"]),
+        *end_marks("without", histories, published.TRUNCATION["without"]),
     ]
     curves({"Hopper": histories}, {"Hopper": marks}, study.picture("11b"), "Figure 11b: truncation, in each mode")
     ends = {name: final(of(histories, env, name)) for name in modes}
@@ -216,35 +216,6 @@ def truncation(study: Study) -> list[Claim]:
         more(f"truncation (mode {name}) ends higher than none", "406 against 345", ends[name], ends["without"])
         for name in list(modes)[:-1]
     ]
-
-
-def cluster(study: Study) -> list[Claim]:
-    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed, in rounds of four times the minibatches."""
-    claims = []
-    wide = ("system.learners=64", "system.versions=96")
-    envs = study.envs or tuple(published.CLUSTER)
-    series = []
-    for env in envs:
-        steps = 4 * load_config([*variant(env, "par-rl").overrides]).total_steps
-        large = ("platform=hpc", "prices=hpc", "env.num_envs=64", "algorithm.minibatches=16", f"total_steps={steps}")
-        series += [
-            Series("PAR-RL", env, variant(env, "par-rl").with_settings("hpc", *large, "system.learners=16")),
-            Series("PAR-RL + Stellaris", env, variant(env, "stellaris").with_settings("hpc", *large, *wide)),
-        ]
-    histories = study.histories("12", series, SEEDS)
-    panels: dict[str, list[History]] = {}
-    marks: dict[str, list[Mark]] = {}
-    for env in dict.fromkeys(history.env for history in histories):
-        base, ours = (of(histories, env, name) for name in ("PAR-RL", "PAR-RL + Stellaris"))
-        first, second = published.CLUSTER[env]
-        panels[env] = [*base, *ours]
-        marks[env] = [*_end("PAR-RL", base, first), *_end("PAR-RL + Stellaris", ours, second)]
-        paper = f"{second.reward} against {first.reward}"
-        claims.append(more(f"{env}, HPC: Stellaris ends higher", paper, final(ours), final(base)))
-        paper = f"${second.dollars:.2f} against ${first.dollars:.2f}"
-        claims.append(less(f"{env}, HPC: Stellaris costs less", paper, cost(ours), cost(base), "$"))
-    curves(panels, marks, study.picture("12"), "Figure 12: PAR-RL without and with Stellaris, HPC testbed")
-    return claims
 
 
 def parameters(study: Study) -> list[Claim]:
@@ -292,12 +263,6 @@ def _versions(trained: Variant) -> int:
     config = load_config([*trained.overrides])
     timeline = Timeline.of(config, seed=0)
     return round(sum(len(timeline.next_round().groups) for _ in range(config.rounds)) / config.rounds)
-
-
-def _end(series: str, ours: Sequence[History], end: End) -> list[Mark]:
-    """The paper's last point of a series on every axis; in env steps it is where ours is."""
-    x = {"env_steps": float(ours[0].env_steps[-1]), "seconds": end.seconds, "cost_usd": end.dollars}
-    return [Mark(series, axis, [value], [end.reward]) for axis, value in x.items()]
 
 
 FIGURES: dict[str, Figure] = {

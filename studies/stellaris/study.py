@@ -66,17 +66,17 @@ def swept(study: Study, env: str, rule: str) -> str:
     """Best of a rule's parameters at the paper's learning rate, chosen on the tuning seeds."""
     env = TUNED_ON.get(env, env)
     candidates = {variant(env, system): system for system in SWEPT[rule]}
-    return candidates[_best(study, list(candidates))]
+    return candidates[best(study, list(candidates))]
 
 
 def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Variant:
     """System at the best learning rate of the grid, chosen on the tuning seeds."""
     home = TUNED_ON.get(env, env)
     candidates = {variant(home, system, algorithm, rate): rate for rate in RATES[algorithm]}
-    return variant(env, system, algorithm, candidates[_best(study, list(candidates))])
+    return variant(env, system, algorithm, candidates[best(study, list(candidates))])
 
 
-def _best(study: Study, candidates: list[Variant]) -> Variant:
+def best(study: Study, candidates: list[Variant]) -> Variant:
     """Variant with the highest mean final return over the tuning seeds, among those with finite returns.
 
     Raises RunError if there is none.
