@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_env import Clockwork, ClockworkPool
-from training import LONG, assert_identical, clockwork
+from training import LONG, again, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.base import watch as watch_module
@@ -75,6 +78,21 @@ def test_evaluations_checkpoints_and_restarts_leave_no_trace(env: str, overlap: 
     assert len(notes) == 2 and all("stand where they stood" in note for note in notes)
     for one, other in zip(records, again, strict=True):
         assert {one[key] == other[key] for key in ("train_return", "episodes", "actor_staleness", "kl")} == {True}
+
+
+@pytest.mark.parametrize("network", ["mlp", "gru"])
+def test_a_run_saved_before_its_first_round(network: str, tmp_path: Path) -> None:
+    """There is no fragment under way and no memory yet."""
+    whole = Trainer(clockwork("env.overlap=true", f"network={network}", "algorithm.minibatches=3", rounds=2))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    whole.save(checkpoints)
+    other = again(whole)
+    assert other.restore(checkpoints) == 0
+    whole.run()
+    other.run()
+    assert_identical(whole, other)
+    for each in (whole, other, checkpoints):
+        each.close()
 
 
 @pytest.mark.parametrize("overlap", ["true", "false"])
@@ -264,6 +282,32 @@ def test_a_slow_environment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     trainer.run()
     assert time.monotonic() - begin > 7.0  # 16 steps
     trainer.close()
+
+
+STOPPED = """
+import threading, time
+from stellaris_jax.base.watch import Watchdog
+
+def work():
+    for _ in range(12):
+        time.sleep(0.1)
+
+watchdog = Watchdog("worker", "env", 2.0, threading.Event())
+watchdog.submit(work)
+print("working", flush=True)
+watchdog.result()
+print("done", flush=True)
+"""
+
+
+def test_a_stopped_process_is_not_a_silent_environment() -> None:
+    """Ctrl-Z and SIGSTOP: what a process does not see while it stands still, it does not count."""
+    process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(4.0)
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=60)[0] == "done\n" and process.returncode == 0
 
 
 def test_the_default_timeout_is_generous() -> None:

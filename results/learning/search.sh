@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Searches for the settings of MinAtar games that reach a return soonest, on seeds that no result uses: one learner, over
-# rollouts, minibatches and learning rates. Tables have the env steps to that return.
+# Searches for the settings that reach a return soonest, on seeds that no result uses: one learner, over rollouts,
+# minibatches, epochs and learning rates. Tables have the env steps to that return.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=.venv/bin/python
@@ -23,3 +23,13 @@ search breakout_short 5 env=gymnax/breakout_minatar algorithm.rollout_length=16,
   algorithm.learning_rate=2.5e-3,5e-3 total_steps=200_000 evaluation.points=20
 search asterix 1.5 env=gymnax/asterix_minatar algorithm.rollout_length=32,64 algorithm.minibatches=4,8 algorithm.epochs=4 \
   algorithm.learning_rate=2.5e-3,5e-3 total_steps=400_000 evaluation.points=20
+search spaceinvaders 20 env=gymnax/spaceinvaders_minatar algorithm.rollout_length=32,64,128 algorithm.minibatches=8 \
+  algorithm.epochs=4 algorithm.learning_rate=2.5e-3,5e-3 total_steps=400_000 evaluation.points=20
+search pendulum -200 env=gymnax/pendulum algorithm.rollout_length=32,64 algorithm.minibatches=8,16 algorithm.epochs=4,8 \
+  algorithm.learning_rate=2e-3 total_steps=200_000 evaluation.points=20
+search inverted_pendulum 900 env=brax/inverted_pendulum algorithm.rollout_length=16,32 algorithm.minibatches=8 \
+  algorithm.epochs=4,8 algorithm.learning_rate=1e-3 total_steps=400_000 evaluation.points=20
+search brax_hopper 400 env=brax/hopper algorithm.rollout_length=32,64 algorithm.minibatches=8 algorithm.epochs=4 \
+  algorithm.learning_rate=3e-4,1e-3 total_steps=400_000 evaluation.points=20
+search freeway 20 env=gymnax/freeway_minatar algorithm.rollout_length=32,128 algorithm.minibatches=8 algorithm.epochs=4 \
+  algorithm.learning_rate=2.5e-3 total_steps=600_000 evaluation.points=12

@@ -33,6 +33,27 @@ def stalled(env: str, silent: float, timeout: float) -> EnvStalled:
     return EnvStalled(f"{env} has not answered for {silent:.0f} s (env.timeout={timeout:g}); the run cannot go on.")
 
 
+class Silence:
+    """Time without a sign of life while somebody waits for one, which means: asks every `POLL_SECONDS`.
+
+    So the time in which this process itself stood still, as after Ctrl-Z or SIGSTOP, does not count.
+    """
+
+    def __init__(self) -> None:
+        self._looked = self._heard = time.monotonic()
+
+    def beat(self) -> None:
+        """Hear a sign of life; may be called on another thread."""
+        self._heard = time.monotonic()
+
+    def seconds(self) -> float:
+        """Seconds of waiting since the last sign of life."""
+        now = time.monotonic()
+        self._heard += max(now - max(self._looked, self._heard) - 2 * POLL_SECONDS, 0.0)
+        self._looked = now
+        return now - self._heard
+
+
 class Worker(threading.Thread):
     """Thread that steps host environments, such as that of a `Watchdog`."""
 
@@ -48,7 +69,7 @@ class Watchdog:
     Args:
       name: name of the thread.
       env: name of the environment, for the message when it stalls.
-      timeout: seconds that a call may go without a `beat`.
+      timeout: seconds that a call may go without a `beat` while its result is waited for.
       stopping: event that stops the run; a silent call is then abandoned after `GRACE_SECONDS`.
     """
 
@@ -59,13 +80,13 @@ class Watchdog:
 
     def _renew(self) -> None:
         self._thread: Worker | None = None
-        self._beat = time.monotonic()
+        self._silence = Silence()
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def beat(self) -> None:
         """Report progress; called by the work."""
-        self._beat = time.monotonic()
+        self._silence.beat()
 
     def submit(self, call: Callable[[], Any]) -> None:
         """Queue a call after those submitted before; `result` returns its result."""
@@ -104,7 +125,7 @@ class Watchdog:
             return value
 
     def _check(self) -> None:
-        silent = time.monotonic() - self._beat
+        silent = self._silence.seconds()
         limit = min(self.timeout, GRACE_SECONDS) if self.stopping.is_set() else self.timeout
         if silent > limit:
             self._stalled = True

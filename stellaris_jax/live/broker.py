@@ -25,11 +25,11 @@ import jax
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.machine import Part
 from stellaris_jax.base.registry import load_plugins, register
+from stellaris_jax.base.watch import POLL_SECONDS, Silence
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.pool import Call, Done, Pool
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
 
-POLL_SECONDS = 0.5
 SILENCE_SECONDS = 60.0
 """Shortest timeout, in seconds, for Ray's answer; large arrays and starts on a busy machine take a while."""
 START_SECONDS = 300.0
@@ -108,7 +108,7 @@ class Broker(Pool):
         self._dropped: list[int] = []
         self._count, self._died = 0, ""
         self._over = threading.Event()
-        self._allowed, self._heard = START_SECONDS, time.monotonic()
+        self._allowed, self._silence = START_SECONDS, Silence()
         self._busy = False
         self._watch: Watch | None = None
         self._pipe, broker_end = Pipe()
@@ -195,7 +195,8 @@ class Broker(Pool):
 
     def _send(self, name: str, *arguments: Any) -> None:
         dropped = [self._dropped.pop() for _ in range(len(self._dropped))]
-        self._busy, self._heard = True, time.monotonic()
+        self._silence.beat()
+        self._busy = True
         try:
             self._pipe.send((name, dropped, arguments))
         except OSError:
@@ -203,10 +204,11 @@ class Broker(Pool):
         self._busy = False
 
     def _answer(self) -> Any:
-        self._busy, self._heard = True, time.monotonic()
+        self._silence.beat()
+        self._busy = True
         try:
             while (answer := self._pipe.recv()) is BEAT:
-                self._heard = time.monotonic()
+                self._silence.beat()
         except (OSError, EOFError):
             raise self._death() from None
         finally:
@@ -221,7 +223,7 @@ class Broker(Pool):
             if self._process.poll() is not None:
                 return  # the next request will notice
             died = self._watch.died() if self._watch is not None else ""
-            silent = time.monotonic() - self._heard
+            silent = self._silence.seconds()
             if not died and self._busy and silent > self._allowed:
                 died = f"Ray has not answered for {silent:.0f} seconds"
             if died:

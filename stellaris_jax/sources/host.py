@@ -142,15 +142,24 @@ class HostSource:
     # Saving --------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> Any:
-        """Parameters `[S, P]` and normalizers of the prefetched fragment's policies, and its recurrent states."""
-        return None if self.ahead is None else self.ahead.behaviour[1:], self._memory
+        """Parameters `[S, P]` and normalizers of the prefetched fragment's policies, and its recurrent states.
+
+        Before the first fragment there are zeros in their place.
+        """
+        zeros = jax.tree.map(lambda x: np.zeros((len(self.actors.seeds), *x.shape), x.dtype), self._saved())
+        behaviour = zeros[0] if self.ahead is None else self.ahead.behaviour[1:]
+        return behaviour, zeros[1] if self._memory is None else self._memory
 
     def shapes(self, sharding: Sharding) -> Any:
-        seeds, carry = len(self.actors.seeds), self.actors.network.initial_carry(self.config.env.num_envs)
+        seeds = len(self.actors.seeds)
         return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding),
-            (self.actors.shapes if self.config.env.overlap else None, carry),
+            lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding), self._saved()
         )
+
+    def _saved(self) -> Any:
+        """Saved arrays of a seed, in their shapes and types."""
+        carry = self.actors.network.initial_carry(self.config.env.num_envs)
+        return self.actors.shapes if self.config.env.overlap else None, carry
 
     def state(self, log: ActionLog) -> dict[str, Any]:
         """Rest of the state that the next fragment depends on; appends the actions since the last call to the log."""

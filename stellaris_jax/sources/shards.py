@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
 
 from stellaris_jax.agent.networks import PolicyNetwork
 from stellaris_jax.config.tree import Config
@@ -83,9 +82,8 @@ class ShardSource(HostSource):
 
     # Saving --------------------------------------------------------------------------------------------------------
 
-    def shapes(self, sharding: Sharding) -> Any:
-        seeds, carry = len(self.shards), self.actors.network.initial_carry(self.config.env.num_envs)
-        return None, jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding), carry)
+    def _saved(self) -> Any:
+        return None, self.actors.network.initial_carry(self.config.env.num_envs)
 
     def state(self, log: ActionLog) -> dict[str, Any]:
         return {**super().state(log), "positions": self._positions}
