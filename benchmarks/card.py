@@ -32,6 +32,10 @@ CARTPOLE = ["env=gymnax/cartpole", "engine.chunk_rounds=16"]
 BREAKOUT = [
     "env=gymnax/breakout_minatar", "system=stellaris", "algorithm.rollout_length=128", "algorithm.learning_rate=2.5e-3",
 ]  # fmt: skip
+PENDULUM = [
+    "env=gymnax/pendulum", "system=stellaris", "algorithm.rollout_length=128", "algorithm.epochs=8",
+    "algorithm.minibatches=8", "algorithm.learning_rate=1e-3", "algorithm.anneal=false",
+]  # fmt: skip
 WIDE = [
     "env=gymnax/cartpole", "system=central", "env.num_envs=8192", "env.normalize_reward=false", "network.hidden=[64]",
     "algorithm.rollout_length=32", "algorithm.epochs=1", "algorithm.minibatches=4", "engine.chunk_rounds=16",
@@ -63,7 +67,7 @@ JOBS: dict[str, list[str]] = {
 COMPARED = {
     "cartpole": [*CARTPOLE, "engine.chunk_rounds=1"],
     "breakout": [*BREAKOUT, "engine.chunk_rounds=1", "system.learners=4"],
-    "pendulum": ["env=gymnax/pendulum", "engine.chunk_rounds=1"],
+    "pendulum": [*PENDULUM, "engine.chunk_rounds=1"],
 }
 """Configurations whose first round is compared with a CPU's."""
 

@@ -27,9 +27,3 @@ search spaceinvaders 20 env=gymnax/spaceinvaders_minatar algorithm.rollout_lengt
   algorithm.epochs=4 algorithm.learning_rate=2.5e-3,5e-3 total_steps=400_000 evaluation.points=20
 search pendulum -200 env=gymnax/pendulum algorithm.rollout_length=32,64 algorithm.minibatches=8,16 algorithm.epochs=4,8 \
   algorithm.learning_rate=2e-3 total_steps=200_000 evaluation.points=20
-search inverted_pendulum 900 env=brax/inverted_pendulum algorithm.rollout_length=16,32 algorithm.minibatches=8 \
-  algorithm.epochs=4,8 algorithm.learning_rate=1e-3 total_steps=400_000 evaluation.points=20
-search brax_hopper 400 env=brax/hopper algorithm.rollout_length=32,64 algorithm.minibatches=8 algorithm.epochs=4 \
-  algorithm.learning_rate=3e-4,1e-3 total_steps=400_000 evaluation.points=20
-search freeway 20 env=gymnax/freeway_minatar algorithm.rollout_length=32,128 algorithm.minibatches=8 algorithm.epochs=4 \
-  algorithm.learning_rate=2.5e-3 total_steps=600_000 evaluation.points=12
