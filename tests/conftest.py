@@ -64,7 +64,7 @@ def as_registered() -> Iterator[None]:
     yield
     for kind in kinds:
         # The package's own objects come at the first lookup, and stay.
-        for name in [name for name, place in kind._places.items() if not place.startswith("stellaris_jax.")]:
+        for name in [name for name, place in kind._places.items() if not place.module.startswith("stellaris_jax.")]:
             if name not in entries[kind]:
                 kind._entries.pop(name, None)
                 del kind._places[name]

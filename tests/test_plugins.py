@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from commands import REPOSITORY
 from drawn import assert_picture
 
 from stellaris_jax import ConfigError, load_config, register
-from stellaris_jax.base.registry import Kind, RegistrationError
+from stellaris_jax.base.registry import Kind, RegistrationError, load_plugins
 from stellaris_jax.config.optioned import options_of
 
 EXAMPLES = REPOSITORY / "examples" / "plugins"
@@ -257,3 +258,18 @@ def test_another_module_does_not_take_a_name() -> None:
         with pytest.raises(RegistrationError, match="the thing a is there already, from first"):
             registers(module, "kind('a')(dict(f=1))", kind)
     assert kind["a"] == {"f": 1} and "b" not in kind and kind.get("b") is None
+
+
+@pytest.mark.parametrize("imported_first", [True, False])
+def test_a_script_imports_the_file_of_its_run(
+    imported_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`import lab; load_policy("run")`, where the run has `plugins=[lab.py]`: one file, two modules."""
+    name = f"lab_{imported_first}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(f"from stellaris_jax import register\n\n\n@register.callback({name!r})\nclass Lab:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    both = [lambda: import_module(name), lambda: load_plugins([str(file)])]
+    for load in both if imported_first else reversed(both):
+        load()
+    assert register.callback[name].__name__ == "Lab"

@@ -27,7 +27,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 ENTRY_POINTS = "stellaris_jax.plugins"
 
@@ -36,6 +36,18 @@ T = TypeVar("T")
 
 class RegistrationError(ValueError):
     """Name that is taken, or plug-in that cannot be used; the message is one sentence."""
+
+
+class Place(NamedTuple):
+    """Where an object was registered.
+
+    Attributes:
+      module: name of the module.
+      file: its source's path; empty where there is none.
+    """
+
+    module: str
+    file: str
 
 
 class Kind:
@@ -57,22 +69,25 @@ class Kind:
         self.name, self.form = name, form
         self._homes = list(homes)
         self._entries: dict[str, Any] = {}
-        self._places: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
         """Decorator that registers an object under a name.
 
         A module may replace what it registered under the name before, as with `def`, so that a notebook's cell can run
-        again. Raises RegistrationError for a name that another module has taken.
+        again; so may its file, imported under another name: a script's import and a run's plug-in are the same code.
+        Raises RegistrationError for a name that another module has taken.
         """
-        place = sys._getframe(1).f_globals.get("__name__", "")
+        caller = sys._getframe(1).f_globals
+        module, file = caller.get("__name__", ""), caller.get("__file__") or ""
+        place = Place(module, file and os.path.realpath(file))
 
         def enter(entry: T) -> T:
             if self.form and name.count("/") != self.form.count("/"):
                 raise RegistrationError(f"the {self.name} {name} must be called {self.form}")
             taken = self._places.get(name, place)
-            if taken != place:
-                raise RegistrationError(f"the {self.name} {name} is there already, from {taken}")
+            if taken.module != place.module and (not place.file or taken.file != place.file):
+                raise RegistrationError(f"the {self.name} {name} is there already, from {taken.module}")
             self._entries[name], self._places[name] = entry, place
             return entry
 
@@ -80,7 +95,7 @@ class Kind:
 
     def replace(self, name: str, entry: Any) -> None:
         """Register an object, replacing any other of that name."""
-        self._entries[name], self._places[name] = entry, getattr(entry, "__module__", "")
+        self._entries[name], self._places[name] = entry, Place(getattr(entry, "__module__", ""), "")
 
     def __getitem__(self, name: str) -> Any:
         """Object registered under a name. Raises KeyError."""
@@ -107,7 +122,7 @@ class Kind:
 
     def is_extended(self) -> bool:
         """Whether modules outside this package have registered objects; imports nothing."""
-        return any(not place.startswith("stellaris_jax.") for place in self._places.values())
+        return any(not place.module.startswith("stellaris_jax.") for place in self._places.values())
 
     def _load(self) -> None:
         while self._homes:
