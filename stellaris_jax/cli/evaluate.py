@@ -1,6 +1,7 @@
 """Evaluates the newest policy of a run, or another one that was kept, or films it.
 
 stellaris-jax evaluate RUN_DIR [--episodes N] [--seed S] [--greedy | --sample] [--round N|best]
+stellaris-jax evaluate RUN_DIR env.kwargs.NAME=VALUE ...        in another environment than the run's
 stellaris-jax evaluate RUN_DIR --video FILE [--video-episodes N] [--seed S] [--greedy | --sample]
 
 By default actions are chosen as in the evaluations of the run (evaluation.greedy).
@@ -15,13 +16,15 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.inputs import reason
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
 if TYPE_CHECKING:
     from stellaris_jax.execute.trainer import Trainer
+
+KWARGS = "env.kwargs."
 
 
 @program.entry
@@ -30,6 +33,9 @@ def main(argv: Sequence[str]) -> None:
     parser = program.Parser("evaluate", __doc__)
     count = program.at_least(1)
     parser.add_argument("run_dir", help="directory of the run")
+    parser.add_argument(
+        "settings", nargs="*", metavar=f"{KWARGS}NAME=VALUE", help="arguments of the environment, other than the run's"
+    )
     parser.add_argument("--episodes", type=count, default=128, help="episodes per trained seed (default 128)")
     parser.add_argument("--seed", type=program.seed, default=0, help="picks other episodes (default 0)")
     actions = parser.add_mutually_exclusive_group()
@@ -46,13 +52,15 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     program.add_round(parser)
     program.add_trust(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
+    settings = dict(map(setting, arguments.settings))
 
     if arguments.video is not None:
         from stellaris_jax.policies.video import checked
 
         checked(arguments.video)
     values: dict[str, Any] = {"evaluation.episodes": arguments.episodes} if arguments.video is None else {}
+    values |= settings
     if arguments.greedy or arguments.sample:
         values["evaluation.greedy"] = arguments.greedy
     is_run = os.path.isfile(os.path.join(arguments.run_dir, "config.yaml"))
@@ -68,6 +76,24 @@ def main(argv: Sequence[str]) -> None:
         film(trainer, arguments)
     except OSError as error:
         raise RunError(f"{error.filename or arguments.video} cannot be written: {reason(error)}.") from error
+
+
+def setting(line: str) -> tuple[str, Any]:
+    """Key and value of an environment's argument on the command line.
+
+    Raises ConfigError for anything else: policies play in the environment they were trained in, else as they were.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # the grammar of `train`; slow to import
+    from hydra.errors import HydraException
+
+    try:
+        (read,) = OverridesParser.create().parse_overrides([line])
+        key, value = read.key_or_group, read.value()
+    except (HydraException, RecursionError, ValueError):
+        key, value = "", None
+    if not key.startswith(KWARGS) or not key.removeprefix(KWARGS).isidentifier() or read.is_sweep_override():
+        raise ConfigError(f"{line!r} is no argument of the environment; accepted: {KWARGS}NAME=VALUE.")
+    return key, value
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
@@ -87,10 +113,11 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     how = trainer.accounts.actions
     if arguments.json:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "actions": how, "return_mean": mean}
+        figures |= dict(map(setting, arguments.settings))
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
     of = basis(len(seeds), result.returns.size)
-    print(f"{trainer.config.env.name}, round {trainer.round}")
+    print(", ".join([f"{trainer.config.env.name}, round {trainer.round}", *arguments.settings]))
     print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}, {how} actions; length {result.lengths.mean():.1f}")
     if trainer.env.max_episode_steps is None:
         limit = trainer.config.evaluation.episode_limit

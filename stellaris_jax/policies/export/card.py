@@ -33,11 +33,11 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     """
     config = trainer.config
     rows = {
-        "task": metadata.env + _limit(trainer.env.max_episode_steps),
+        "task": metadata.env + _arguments(config.env.kwargs) + _limit(trainer.env.max_episode_steps),
         "observations": _space(metadata.observation_space) + _seen(metadata),
         "actions": _space(metadata.action_space) + (", rescaled within the policy" if metadata.rescale_action else ""),
         "trained by": f"{config.algorithm.name}, {config.system.name}, on {count(metadata.env_steps)} env steps",
-        "seed": f"{metadata.seed} of {', '.join(map(str, trainer.seeds))}",
+        "seed": str(metadata.seed) + (f" of {', '.join(map(str, trainer.seeds))}" if len(trainer.seeds) > 1 else ""),
         **_returns(run_dir, trainer, metadata.seed),
         "distribution": _distribution(metadata),
     }
@@ -79,6 +79,12 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
             "",
         ]
     )
+
+
+def _arguments(kwargs: dict[str, Any]) -> str:
+    """Arguments of the environment, whose values may be anybody's texts."""
+    given = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in kwargs.items())
+    return f" ({given})".replace("|", "\\|") if given else ""
 
 
 def _limit(steps: int | None) -> str:
