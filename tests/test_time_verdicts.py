@@ -151,6 +151,11 @@ def test_what_differs_along_with_the_key_is_named(tmp_path: Path) -> None:
         (run / "config.yaml").write_text(yaml.safe_dump({**config, "system": {"name": system}}))
     done = call("report.py", tmp_path, "--against", "system=sync")
     assert "With system these differ, too: algorithm.learning_rate." in done.stdout, done.stderr
+    for arguments in ((), ("--against", "system=sync")):
+        said = " ".join(call("report.py", tmp_path, *arguments).stdout.split())
+        assert "These have learning rates of their own: sync has 0.001, async has 0.0001." in said
+    never = call("report.py", tmp_path, "--measure", "seconds", "--threshold", "100")
+    assert "counts a seed that does not as twice the longest run" in " ".join(never.stdout.split())
 
 
 @pytest.mark.parametrize("billing", [("serverless", "serverful"), ("serverful", "serverful")])

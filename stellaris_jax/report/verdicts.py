@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from stellaris_jax.base.commands import command
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
-from stellaris_jax.report.results import AREA, ENV, LAST, Measure, Row, at_the_edge, compared_with, verdict
+from stellaris_jax.report.results import AREA, ENV, LAST, RATE, Measure, Row, at_the_edge, compared_with, verdict
 from stellaris_jax.report.robust import Difference
 from stellaris_jax.report.runs import is_compared, short
 from stellaris_jax.report.sweep import headings, way, way_cells
@@ -255,9 +256,15 @@ def print_verdicts(console: Console, rows: Sequence[Row], question: Question = B
         print_sentence(console, question.about)
         print_sentence(console, f"{question.reading} {question.chosen}".rstrip())
     elif question.measure.is_time:
-        print_sentence(console, "Nothing is compared: all seeds of two settings must get there, at an expense above 0.")
+        print_sentence(
+            console,
+            "Nothing is compared: all seeds of two settings must get there, at an expense above 0. "
+            f"{command('choose')} counts a seed that does not as twice the longest run.",
+        )
     if isinstance(question.against, Setting) and (along := question.against.goes_along(rows)):
         print_sentence(console, f"With {question.against.key} these differ, too: {', '.join(along)}.")
+    if rates := _hidden_rates(rows):
+        print_sentence(console, f"These have learning rates of their own: {rates}.")
     if compared and question.measure.name == "cost_usd" and (differs := _differing_bills(rows)):
         print_sentence(console, f"Dollars are by each setting's own billing, which differs here: {differs}.")
     for sentence in at_the_edge(rows, question.measure):
@@ -265,6 +272,16 @@ def print_verdicts(console: Console, rows: Sequence[Row], question: Question = B
     if question.threshold is not None and any(row.reached(question.threshold) != len(row.seeds) for row in rows):
         for sentence in _reachable(rows):
             print_sentence(console, sentence)
+
+
+def _hidden_rates(rows: Sequence[Row]) -> str:
+    """Learning rates that differ between settings of an environment, but follow from their names; "" if none do."""
+    shown = []
+    for env in dict.fromkeys(row.env for row in rows):
+        rates = {row.label: row.group.runs[0].settings.get(RATE) for row in rows if row.env == env}
+        if len(set(map(str, rates.values()))) > 1 and not any(RATE in row.group.values for row in rows):
+            shown += [f"{label} has {value_text(rate)}" for label, rate in rates.items()]
+    return ", ".join(shown)
 
 
 def _differing_bills(rows: Sequence[Row]) -> str:
