@@ -279,8 +279,8 @@ RETURN: dict[str, dict[str, Any]] = {
         "total_timesteps": 500_000,
     },
 }
-"""rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml, and
-benchmark/breakout_1m.yaml, the only one for MinAtar, which the other games are given, too; but up to as many steps as ours.
+"""rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml. For
+MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. All train for as long as ours.
 brax's hopper has those of configs/brax/hopper.yaml, with the backend of ours.
 There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 

@@ -75,7 +75,7 @@ class Kind:
         """Decorator that registers an object under a name.
 
         A module may replace what it registered under the name before, as with `def`, so that a notebook's cell can run
-        again; so may its file, imported under another name: a script's import and a run's plug-in are the same code.
+        again. So may its file, imported under another name: a script's import and a run's plug-in are the same code.
         Raises RegistrationError for a name that another module has taken.
         """
         caller = sys._getframe(1).f_globals

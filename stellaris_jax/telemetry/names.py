@@ -106,7 +106,10 @@ METRICS = {
     "failed": Metric("simulated/failed", "invocations so far that died"),
     "replay_deviation": Metric("simulated/replay_deviation", "of a replay: how far it is from the recorded versions"),
     "eval_return_mean": Metric("eval/episodic_return", "mean return of the evaluated policy"),
-    "eval_return_ci95": Metric("eval/episodic_return_ci95", "half of its 95 % interval"),
+    "eval_return_ci95": Metric(
+        "eval/episodic_return_ci95",
+        "half of its 95 % interval (Student's t): over seeds, or over episodes if there is one seed",
+    ),
 }
 """Metrics by the keys of the rows, in the order of docs/metrics.md."""
 SEED = "eval/episodic_return_seed_{}"
