@@ -32,6 +32,7 @@ learn gymnax/breakout_minatar
 learn gymnax/asterix_minatar
 learn brax/hopper total_steps=1_000_000
 learn gymnax/spaceinvaders_minatar
+learn gymnax/pendulum
 # A pass of the network per policy in flight is what truncation costs. Where networks are large, that is too much for two
 # cores: one learner.
 learn envpool/humanoid system=central algorithm.epochs=5 env.num_envs=16 total_steps=200_000
