@@ -44,10 +44,8 @@ GOALS = {
     "asterix_alike": Goal(1.5, every=100_000, episodes=128),
     "breakout_alike": Goal(5, every=100_000, episodes=128),
     "spaceinvaders_minatar": Goal(20, every=100_000, episodes=128),
-    "freeway_minatar": Goal(20, every=100_000, episodes=128, limit=120),
     "pendulum": Goal(-200, every=20_000, limit=90),
     "inverted_pendulum": Goal(900, every=50_000, limit=90),
-    "brax_hopper": Goal(400, every=50_000, episodes=32, limit=180),
     "hopper": Goal(2000, every=20_000, episodes=10, limit=90),
     "cartpole_by_dqn": Goal(475, every=2_500, limit=90),
     "acrobot_by_dqn": Goal(-100, every=2_500, limit=90),
@@ -55,9 +53,9 @@ GOALS = {
     "breakout_by_dqn": Goal(1_000, every=25_000, episodes=128, limit=3_600),
     "hopper_by_sac": Goal(10_000, every=10_000, episodes=20, limit=3_600),
 }
-"""The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after trial runs of this
-program, and that of Asterix after one of rejax, too; the others before any. Breakout's for DQN and Hopper's for SAC are
-beyond all, so that every program makes all of its steps."""
+"""The jobs of `return`. The targets of MinAtar's games and the inverted pendulum were set after trial runs of this program,
+and that of Asterix after one of rejax, too; the others before any. Breakout's for DQN and Hopper's for SAC are beyond
+all, so that every program makes all of its steps."""
 
 
 class Stopwatch:

@@ -201,13 +201,6 @@ PENDULUM: dict[str, Any] = COMMON | {
     "agent_kwargs": {"activation": "swish"},
 }
 
-HOPPER: dict[str, Any] = MINATAR | {
-    "env": lambda: BraxEnv("hopper", backend="spring"),
-    "num_epochs": 9,
-    "num_minibatches": 2,
-    "normalize_observations": True,
-}
-
 ALIKE: dict[str, Any] = COMMON | {
     "num_envs": 64,
     "num_steps": 64,
@@ -224,9 +217,7 @@ RETURN: dict[str, dict[str, Any]] = {
     "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
     "spaceinvaders_minatar": MINATAR | {"env": lambda: GymnaxEnv("SpaceInvaders-MinAtar")},
-    "freeway_minatar": MINATAR | {"env": lambda: GymnaxEnv("Freeway-MinAtar"), "total_timesteps": 5_000_000},
     "pendulum": PENDULUM,
-    "brax_hopper": HOPPER,
     "breakout_alike": ALIKE | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_alike": ALIKE | {"env": lambda: GymnaxEnv("Asterix-MinAtar"), "num_minibatches": 4},
     "cartpole_by_dqn": DQN
@@ -281,7 +272,6 @@ RETURN: dict[str, dict[str, Any]] = {
 }
 """rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml. For
 MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. All train for as long as ours.
-brax's hopper has those of configs/brax/hopper.yaml, with the backend of ours.
 There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 
 
