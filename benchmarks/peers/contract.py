@@ -53,9 +53,9 @@ GOALS = {
     "breakout_by_dqn": Goal(1_000, every=25_000, episodes=128, limit=3_600),
     "hopper_by_sac": Goal(10_000, every=10_000, episodes=20, limit=3_600),
 }
-"""The jobs of `return`. The targets of MinAtar's games and the inverted pendulum were set after trial runs of this program,
-and that of Asterix after one of rejax, too; the others before any. Breakout's for DQN and Hopper's for SAC are beyond
-all, so that every program makes all of its steps."""
+"""The jobs of `return`. The targets of MinAtar's games and the inverted pendulum were set after trial runs of this
+program, and that of Asterix after one of rejax, too; the others before any. Breakout's for DQN and Hopper's for SAC are
+beyond all, so that every program makes all of its steps."""
 
 
 class Stopwatch:
