@@ -211,9 +211,14 @@ def throughput_beside_rejax(job: str) -> str:
     return f"{np.median([ours['steps_per_second'] / peer['steps_per_second'] for ours, peer in pairs]):.2f}"
 
 
+def returns_of(job: str) -> str:
+    """File that has the times to a return of a job."""
+    return "peers_minatar" if job.startswith(("asterix", "breakout")) else "peers_return"
+
+
 def medians_beside_rejax(job: str, seconds: Callable[[dict[str, Any]], float]) -> list[str]:
     """Median seconds to a return, of ours and of rejax."""
-    programs = measured("peers_minatar", "return", job)
+    programs = measured(returns_of(job), "return", job)
     return [f"{np.median([*map(seconds, programs[name])]):.1f}" for name in ("ours", "rejax")]
 
 
@@ -232,7 +237,7 @@ def training_beside_rejax(form: str, jobs: tuple[str, ...]) -> str:
 
 def return_beside_rejax(job: str) -> str:
     """How much sooner a return is reached, of pairs in which both get there."""
-    programs = measured("peers_minatar" if job.startswith(("asterix", "breakout")) else "peers_return", "return", job)
+    programs = measured(returns_of(job), "return", job)
     times = [[run.get("command_seconds_to_return") for run in programs[name]] for name in ("ours", "rejax")]
     ratios = [peer / ours for ours, peer in zip(*times, strict=True) if ours and peer]
     return f"{np.median(ratios):.2f}"
@@ -347,10 +352,14 @@ SPEED = [
     Case(FRONT, "| throughput at the same work | [rejax]", "brax's hopper 1.04",
          lambda: f"brax's hopper {throughput_beside_rejax('hopper_spring')}"),
     Case(FRONT, "| time to a return, own settings",
-         "CartPole 1.13, Acrobot 1.25, Asterix-MinAtar 1.85, Breakout-MinAtar 1.53",
-         lambda: "CartPole {}, Acrobot {}, Asterix-MinAtar {}, Breakout-MinAtar {}".format(
-             *map(return_beside_rejax, ("cartpole", "acrobot", "asterix_minatar", "breakout_minatar")))),
+         "CartPole 1.47, Acrobot 1.44, pendulum 1.85, MinAtar: Asterix 1.85, Breakout 1.53, SpaceInvaders 1.12",
+         lambda: "CartPole {}, Acrobot {}, pendulum {}, MinAtar: Asterix {}, Breakout {}, SpaceInvaders {}".format(
+             *map(return_beside_rejax, ("cartpole", "acrobot", "pendulum", "asterix_minatar", "breakout_minatar",
+                                        "spaceinvaders_minatar")))),
     *(Case("docs/speed.md", f"| {near} |", printed, partial(times_beside_rejax, job)) for near, job, printed in (
+        ("CartPole: 475", "cartpole", "6.9 | 10.1"), ("Acrobot: −85", "acrobot", "6.6 | 10.3"),
+        ("Pendulum: −200", "pendulum", "8.5 | 17.8"),
+        ("SpaceInvaders-MinAtar: 20", "spaceinvaders_minatar", "13.1 | 16.4"),
         ("Asterix-MinAtar: 1.5", "asterix_minatar", "6.6 | 13.7"),
         ("Breakout-MinAtar: 5", "breakout_minatar", "3.1 | 5.0"),
         ("Asterix, rejax with our settings", "asterix_alike", "6.7 | 9.1"),
@@ -360,6 +369,10 @@ SPEED = [
       for printed, form, jobs in (
         ("Breakout takes 1.6 here and 1.4 with rejax, Asterix 5.0 and 8.3",
          "Breakout takes {} here and {} with rejax, Asterix {} and {}", ("breakout_minatar", "asterix_minatar")),
+        ("CartPole takes 2.8 here and 1.4 with rejax, Acrobot 3.2 and 1.6",
+         "CartPole takes {} here and {} with rejax, Acrobot {} and {}", ("cartpole", "acrobot")),
+        ("SpaceInvaders 8.5 and 7.0, the pendulum 4.2 and 9.0", "SpaceInvaders {} and {}, the pendulum {} and {}",
+         ("spaceinvaders_minatar", "pendulum")),
         ("for both 2.1 and 0.8, 5.0 and 3.3", "for both {} and {}, {} and {}", ("breakout_alike", "asterix_alike")),
     )),
     Case("docs/speed.md", "| Asterix, rejax with our", "1.46", lambda: return_beside_rejax("asterix_alike")),

@@ -211,6 +211,24 @@ def beside_nitro_by_use() -> str:
     return f"{-change_in_percent(both, used, 'cost_usd'):.0f} % less if Nitro's learner were billed by use"
 
 
+def row_on_hpc(which: str) -> str:
+    """Final return, seconds and dollars of a system on the HPC testbed."""
+    several = stellaris("12", "hopper", which)
+    return row(ends(several), f"{total(several, 'seconds'):.0f}", f"{total(several, 'cost_usd'):.2f}")
+
+
+def beside_par_rl() -> str:
+    ours = total(stellaris("12", "hopper", "PAR-RL + Stellaris"), "seconds")
+    both = (total(stellaris("12", "hopper", which), "seconds") / ours for which in ("PAR-RL", "PAR-RL, whole GPU"))
+    return "{:.1f} times as fast as PAR-RL, {:.1f} times if that has whole GPUs".format(*both)
+
+
+def ahead_of_par_rl(which: str, expense: str) -> str:
+    both = (stellaris("12", "hopper", name) for name in ("PAR-RL + Stellaris", which))
+    difference = welch(*final_for_equal(*both, expense))
+    return loss(difference, 0)
+
+
 def lower_without_truncation(kind: str) -> str:
     """How much lower truncation ends than none."""
     return loss(welch(final(stellaris("11b", "hopper", "without")), final(stellaris("11b", "hopper", kind))), 0)
@@ -347,6 +365,17 @@ CASES_OF_STELLARIS = [
     Case(STELLARIS, "*SSP and pure asynchrony* apply", "236 ± 40 and 252 ± 44 against Stellaris's 233 ± 19",
          lambda: "{} and {} against Stellaris's {}".format(
              *(ends(stellaris("11a", "hopper", which)) for which in ("SSP", "asynchronous", "Stellaris")))),
+    *(Case(STELLARIS, f"| {near} |", printed, partial(row_on_hpc, which)) for near, which, printed in (
+        ("Stellaris | 233 ± 19", "PAR-RL + Stellaris", "233 ± 19 | 342 | 4.02"),
+        ("PAR-RL, a quarter of a GPU a learner", "PAR-RL", "242 ± 22 | 667 | 15.74"),
+        ("PAR-RL, whole GPUs", "PAR-RL, whole GPU", "242 ± 22 | 385 | 9.09"),
+    )),
+    Case(STELLARIS, "| less time |", "1.9 times as fast as PAR-RL, 1.1 times if that has whole GPUs", beside_par_rl),
+    *(Case(STELLARIS, near, printed, partial(ahead_of_par_rl, which, expense)) for near, which, expense, printed in (
+        ("- *After the same time* as PAR-RL", "PAR-RL", "seconds", "19 ± 17"),
+        ("- *After the same dollars*, each by its own rule, it", "PAR-RL", "cost_usd", "85 ± 27"),
+        ("- *After the same dollars*, each by its own rule, it", "PAR-RL, whole GPU", "cost_usd", "24 ± 18"),
+    )),
     Case(STELLARIS, "- *As the released code has it*", "50 ± 23 lower",
          lambda: f"{lower_without_truncation('artifact')} lower"),
 ]  # fmt: skip
