@@ -271,8 +271,8 @@ RETURN: dict[str, dict[str, Any]] = {
     },
 }
 """rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml. For
-MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. All train for as long as ours.
-There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
+MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. All may train for as long as
+ours, the pendulum longer. There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 
 
 def run(job: str, seed: int, goal: Goal | None) -> Figures:

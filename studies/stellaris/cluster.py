@@ -25,7 +25,7 @@ LARGER = 4
 
 
 def cluster(study: Study) -> list[Claim] | None:
-    """Fig. 12: at the paper's learning rate and at the best of each, of Hopper with as large rounds."""
+    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed; without `--untuned` also at rates tuned on it."""
     envs = [env for env in published.CLUSTER if study.envs is None or env in study.envs]
     if not envs:
         return None

@@ -365,7 +365,7 @@ SPEED = [
         ("Asterix, rejax with our settings", "asterix_alike", "6.7 | 9.1"),
         ("Breakout, rejax with our settings", "breakout_alike", "3.8 | 4.7"),
     )),
-    *(Case("docs/speed.md", "*Most of the lead is a sooner start*", printed, partial(training_beside_rejax, form, jobs))
+    *(Case("docs/speed.md", "*On four of six most of the lead", printed, partial(training_beside_rejax, form, jobs))
       for printed, form, jobs in (
         ("Breakout takes 1.6 here and 1.4 with rejax, Asterix 5.0 and 8.3",
          "Breakout takes {} here and {} with rejax, Asterix {} and {}", ("breakout_minatar", "asterix_minatar")),

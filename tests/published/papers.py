@@ -329,7 +329,7 @@ CASES_OF_STELLARIS = [
          lambda: "takes {:,.0f} s, PPO {:,.0f} or, with a whole GPU, {:,.0f}".format(
              *(total(stellaris("6", "gravitar", which), "seconds")
                for which in ("PPO + Stellaris", "PPO", "PPO, whole GPU")))),
-    Case(STELLARIS, "paper's 2.2 times, 202", "Stellaris ends at 195 ± 44 and PPO at 218 ± 57",
+    Case(STELLARIS, "the paper's 2.2 times, 202", "Stellaris ends at 195 ± 44 and PPO at 218 ± 57",
          lambda: "Stellaris ends at {} and PPO at {}".format(
              *(ends(stellaris("6", "qbert", which)) for which in ("PPO + Stellaris", "PPO")))),
     Case(STELLARIS, "paper's 2.2 times, 202", "takes 1,125 s, PPO 3,462 or, with a whole GPU, 1,390",
