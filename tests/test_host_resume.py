@@ -292,7 +292,7 @@ def work():
     for _ in range(12):
         time.sleep(0.1)
 
-watchdog = Watchdog("worker", "env", 2.0, threading.Event())
+watchdog = Watchdog("worker", "env", 4.0, threading.Event())
 watchdog.submit(work)
 print("working", flush=True)
 watchdog.result()
@@ -305,7 +305,7 @@ def test_a_stopped_process_is_not_a_silent_environment() -> None:
     process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "working\n"
     process.send_signal(signal.SIGSTOP)
-    time.sleep(4.0)
+    time.sleep(6.0)  # of which a watchdog that looks twice a second counts one
     process.send_signal(signal.SIGCONT)
     assert process.communicate(timeout=60)[0] == "done\n" and process.returncode == 0
 
