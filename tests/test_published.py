@@ -18,6 +18,7 @@ from published import (
     others,
     papers,
     regimes,
+    siblings,
     stellaris_time,
     token_actors,
     token_intervals,
@@ -40,6 +41,7 @@ STUDIES = (
     off_policy,
     regimes,
     papers,
+    siblings,
     stellaris_time,
     others,
 )

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
 
         trainer = open_run(arguments.run_dir, values, program.trust_of(arguments), arguments.round, alone=True)
     if arguments.video is None:
-        evaluate(trainer, arguments)
+        evaluate(trainer, arguments, settings)
         return
     try:
         film(trainer, arguments)
@@ -96,8 +96,8 @@ def setting(line: str) -> tuple[str, Any]:
     return key, value
 
 
-def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
-    """Evaluate the trained seeds, or one of them, and print their returns."""
+def evaluate(trainer: Trainer, arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Evaluate the trained seeds, or one of them, and print their returns and the environment's changed settings."""
     from stellaris_jax.engine.evaluate import Evaluation
     from stellaris_jax.telemetry.format import basis, over_seeds, plural, significant
     from stellaris_jax.telemetry.jsonl import plain
@@ -113,7 +113,7 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     how = trainer.accounts.actions
     if arguments.json:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "actions": how, "return_mean": mean}
-        figures |= dict(map(setting, arguments.settings))
+        figures |= settings
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
     of = basis(len(seeds), result.returns.size)

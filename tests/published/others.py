@@ -223,12 +223,12 @@ def medians_beside_rejax(job: str, seconds: Callable[[dict[str, Any]], float]) -
 
 
 def times_beside_rejax(job: str) -> str:
-    """Those of the whole command."""
+    """Median seconds of the whole command, of ours and of rejax."""
     return row(*medians_beside_rejax(job, lambda run: run["command_seconds_to_return"]))
 
 
 def training_beside_rejax(form: str, jobs: tuple[str, ...]) -> str:
-    """Those of training, without compilation."""
+    """Median seconds of training, without compilation, of ours and of rejax."""
     return form.format(
         *(median for job in jobs
           for median in medians_beside_rejax(job, lambda run: run["seconds_to_return"] - run["compile_seconds"]))
