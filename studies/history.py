@@ -134,6 +134,11 @@ def cost(histories: Iterable[History]) -> list[float]:
     return [history.cost_usd[-1] for history in histories]
 
 
+def common_cost(histories: Iterable[History]) -> list[float]:
+    """Dollars of whole runs at the common price, that of the whole cluster by wall-clock `[seeds]`."""
+    return [history.common_usd[-1] for history in histories]
+
+
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
     """Final returns of runs that are cut off at a limit.
 

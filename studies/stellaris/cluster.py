@@ -6,7 +6,7 @@ from stellaris_jax.execute.loading import load_config
 from studies import published
 from studies.claims import Claim, less, more
 from studies.hardware import full_gpu
-from studies.history import History, Series, alike, cost, final, of, seconds
+from studies.history import History, Series, alike, common_cost, cost, final, of, seconds
 from studies.pictures import TUNED, Mark, curves, end_marks
 from studies.stellaris.baselines import FULL_GPU
 from studies.stellaris.study import RATES, TUNED_ON, best, variant
@@ -60,7 +60,7 @@ def cluster(study: Study) -> list[Claim] | None:
             claims.append(less(f"{where} takes less time", paper, seconds(ours), seconds(base), " s"))
             paper = f"${theirs[1].dollars:.2f} against ${theirs[0].dollars:.2f}"
             claims.append(less(f"{where} costs less, each by its own rule", paper, cost(ours), cost(base), "$"))
-            common = [history.common_usd[-1] for history in ours], [history.common_usd[-1] for history in base]
+            common = common_cost(ours), common_cost(base)
             claims.append(less(f"{where} costs less, at the common price", paper, *common, "$"))
             for axis, what in (("seconds", "time"), ("cost_usd", "dollars, each by its own rule")):
                 claims.append(more(f"{where} is higher after the same {what}", "–", *alike(ours, base, axis)))

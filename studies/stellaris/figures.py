@@ -15,7 +15,7 @@ from stellaris_jax.timeline import Timeline
 from studies import published
 from studies.claims import Claim, less, more
 from studies.hardware import full_gpu
-from studies.history import History, Series, alike, cost, final, of, seconds
+from studies.history import History, Series, alike, common_cost, cost, final, of, seconds
 from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves, end_marks
 from studies.sensitivity import Parameter, one_at_a_time
 from studies.stellaris.baselines import BASELINES, FULL_GPU
@@ -139,7 +139,7 @@ def costs(study: Study) -> list[Claim]:
                 base = of(histories, env, rival)
                 where = f"{rival} on {env}: Stellaris costs less"
                 own = cost(ours), cost(base)
-                common = [h.common_usd[-1] for h in ours], [h.common_usd[-1] for h in base]
+                common = common_cost(ours), common_cost(base)
                 for prices, (a, b) in (
                     ("each by its own rule", own),
                     ("at the common price, in proportion to time", common),
