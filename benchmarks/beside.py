@@ -57,7 +57,7 @@ PEERS = {
             *("cartpole_small", "cartpole_large", "hopper_spring", "minatar_spaceinvaders"),
             *("cartpole", "acrobot", "asterix_minatar", "breakout_minatar", "breakout_by_dqn"),
             *("asterix_alike", "breakout_alike"),
-            *("spaceinvaders_minatar", "pendulum"),
+            *("spaceinvaders_minatar", "freeway_minatar", "pendulum", "brax_hopper"),
             *OFF_POLICY,
         ),
     ),

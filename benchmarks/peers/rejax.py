@@ -217,7 +217,15 @@ RETURN: dict[str, dict[str, Any]] = {
     "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
     "spaceinvaders_minatar": MINATAR | {"env": lambda: GymnaxEnv("SpaceInvaders-MinAtar")},
+    "freeway_minatar": MINATAR | {"env": lambda: GymnaxEnv("Freeway-MinAtar")},
     "pendulum": PENDULUM,
+    "brax_hopper": MINATAR
+    | {
+        "env": lambda: BraxEnv("hopper", backend="spring"),
+        "num_epochs": 9,
+        "num_minibatches": 2,
+        "normalize_observations": True,
+    },
     "breakout_alike": ALIKE | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
     "asterix_alike": ALIKE | {"env": lambda: GymnaxEnv("Asterix-MinAtar"), "num_minibatches": 4},
     "cartpole_by_dqn": DQN
@@ -271,8 +279,9 @@ RETURN: dict[str, dict[str, Any]] = {
     },
 }
 """rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml, acrobot.yaml and pendulum.yaml. For
-MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. All may train for as long as
-ours, the pendulum longer. There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
+MinAtar there is benchmark/breakout_1m.yaml alone, which the other games are given, too. brax's hopper has the rest of
+configs/brax/hopper.yaml, but steps on another backend, as ours does. All may train for as long as ours, the pendulum
+longer. There is none for DQN on MinAtar: Breakout has those of CartPole with a larger buffer."""
 
 
 def run(job: str, seed: int, goal: Goal | None) -> Figures:
