@@ -69,6 +69,11 @@ class Claim:
             return f"{self.verdict}, {'no test' if self.effect is None else 'not corrected'}"
         return f"**{self.verdict}**" if self.survives else self.verdict
 
+    @property
+    def shown_size(self) -> str:
+        """The paper's size in Markdown, which few seeds do not decide."""
+        return f"{self.size}, few seeds" if self.size and self.has_few else self.size
+
 
 Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
 """Test of two sides: difference, half the width of its 95 % interval, and its p-value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,7 +156,15 @@ def reproduce(
         write_readme(study.results, figures)
         if finish is not None:
             finish(study.results)
+        for claim in read_claims(current.claims):
+            print(told(claim), flush=True)
         print(f"{current}; its claims are in {study.results / 'README.md'}", flush=True)
+
+
+def told(claim: Claim) -> str:
+    """A line of the terminal: the claim, the paper's figures, ours and the verdict."""
+    paper = f" (paper: {claim.paper})" if re.search(r"\d", claim.paper) else ""
+    return f"  {claim.claim}{paper}: {claim.ours}; {claim.shown_verdict.strip('*')}"
 
 
 def write_readme(results: Path, figures: Iterable[str]) -> None:
@@ -186,7 +195,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     heads = f"| figure | claim |{' paper |' if papers else ''} here | n | |"
     if sizes:
         heads += " the paper's size |"
-        counts = Counter(claim.size for _, claim in claims)
+        counts = Counter(claim.size for _, claim in claims if not claim.has_few)
         about += f" {SIZES.format(excluded=counts[EXCLUDED], number=counts[EXCLUDED] + counts[COMPATIBLE])}"
     lines = [
         *(["![All claims at one glance](claims.png)", ""] if picture else []),
@@ -197,7 +206,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     ]
     for figure, claim in claims:
         paper = f" {claim.paper} |" if papers else ""
-        size = f" {claim.size} |" if sizes else ""
+        size = f" {claim.shown_size} |" if sizes else ""
         lines.append(f"| {figure} | {claim.claim} |{paper} {claim.ours} | {claim.n} | {claim.shown_verdict} |{size}")
     lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:

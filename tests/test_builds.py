@@ -41,7 +41,7 @@ def figure(*series: str, envs: Sequence[str] = ("here",)) -> dict[str, Figure]:
             for env in study.envs or envs
         ]
         study.histories("1", wanted, 5)
-        return [fact("a claim", "", "", True)]
+        return [fact("a claim", "", "here", True)]
 
     return {"1": make}
 
@@ -116,7 +116,8 @@ def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.Capture
         amount = f"to train: 1 setting, {told.partition(' ')[0]} runs of one seed, 320 env steps each"
         before = [amount, f"training 1 of 1: {name}"] if name else []
         after = f"figure 1: {told}; its claims are in {study.results / 'README.md'}"
-        assert capsys.readouterr().out.splitlines() == ["figure 1", *before, after]
+        claim = "  a claim: here; holds, no test"
+        assert capsys.readouterr().out.splitlines() == ["figure 1", *before, claim, after]
     assert {(env, name) for env, name, _ in seeds(study)} == {("here", "a"), ("here", "b"), ("there", "a")}
 
 
@@ -154,7 +155,7 @@ def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.Mon
         def make(study: Study) -> list[Claim]:
             builds.current_build().measure()
             study.table("1", ("env", "seconds"), ((env, i) for env in envs for i in range(repeats)))
-            return [fact("a claim", "", "", True)]
+            return [fact("a claim", "", "here", True)]
 
         return {"1": make}
 

@@ -104,6 +104,8 @@ def test_only_tested_verdicts_are_bold() -> None:
 def test_few_seeds_are_said() -> None:
     few, enough = (more("", "", np.arange(n) + 90.0, np.arange(float(n))) for n in (4, 5))
     assert [claim.shown_verdict for claim in corrected([few, enough])] == ["holds, few seeds", "**holds**"]
+    sized = [replace(claim, size=EXCLUDED) for claim in (few, enough)]
+    assert [claim.shown_size for claim in sized] == ["excluded, few seeds", "excluded"]
     assert more("", "", np.arange(4.0), np.arange(4.0)).shown_verdict == OPEN
 
 

@@ -20,7 +20,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs import registry
 from stellaris_jax.execute import run
 from stellaris_jax.many import forecast as forecasts
-from stellaris_jax.many.forecast import combinations, forecast
+from stellaris_jax.many.forecast import asked, combinations, forecast, left_out
 from stellaris_jax.report.forecast import Row, print_forecasts
 from stellaris_jax.timeline import Gradient, Group, Timeline, Usage
 from stellaris_jax.timeline.forecast import Forecast, Window
@@ -247,6 +247,22 @@ def test_the_table_fits_80_columns() -> None:
     uneven = [rows[0], rows[1]._replace(window=Window(10, 1))]
     assert "4 to 30" in shown(*uneven) and "2 to 10" in shown(*uneven)
     shown(*rows, width=40)
+
+
+def test_a_plan_says_what_it_is_of_and_what_it_leaves_out() -> None:
+    same = combinations(["system=async", "env=gymnax/acrobot", "total_steps=65_536", "delays=pareto,constant"])
+    assert asked(same) == "gymnax/Acrobot-v1, 65,536 env steps, platform=regular"
+    row = forecast(same[0], Window(4, 1))
+    assert list(left_out(same[:1], [row])) == []
+    (truncated,) = combinations(["system=async", "system.truncation=weight", "platform.prewarm=false"])
+    said = list(left_out([truncated], [row]))
+    assert len(said) == 2 and "system.truncation" in said[0] and "--warmup 0" in said[1]
+    assert len(list(left_out([truncated], [row._replace(window=Window(4, 0))]))) == 1
+    console = Console(width=80)
+    with console.capture() as capture:
+        print_forecasts(console, [row], asked(same), said)
+    text = " ".join(capture.get().split())
+    assert text.startswith("gymnax/Acrobot-v1, 65,536") and text.endswith(said[1])
 
 
 def test_the_command(tmp_path: Path) -> None:

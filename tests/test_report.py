@@ -301,3 +301,13 @@ def test_timeline_figure_shows_every_gradient_and_update(tmp_path: Path) -> None
         "parameter function", "learner 0", "learner 1", "learner 2", "actors",
     ]  # fmt: skip
     assert_picture(plot_timeline(config, 1, tmp_path / "t.png"), width=1200)
+
+
+def test_actors_do_not_collect_while_learners_start_up() -> None:
+    from stellaris_jax.execute.loading import load_config
+    from stellaris_jax.report.gantt import timeline_figure
+
+    cold = ["platform.prewarm=false", "platform.cold_start=8", "platform.actor_cold_start=0"]
+    axes = timeline_figure(load_config(["system=async", "delays=constant", *cold]), rounds=1).axes[0]
+    fragment, *gradients, _ = (bar.get_paths()[0].get_extents() for bar in axes.collections)
+    assert min(gradient.x0 for gradient in gradients) >= 8 + fragment.x1 - 0.01 and 3 < fragment.x1 < 8

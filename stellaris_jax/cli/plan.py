@@ -1,7 +1,7 @@
 """Foretells how long and how dear a system would be, and how stale its gradients, without training.
 
 stellaris-jax plan system=stellaris,async,allreduce delays=pareto,exponential
-stellaris-jax plan system=async system.learners=2,4,8,16 num_seeds=5 --csv plan.csv
+stellaris-jax plan system=async system.learners=2,4,8 num_seeds=5 --csv plan.csv
 stellaris-jax plan env=gymnax/acrobot total_steps=1e6 --rounds 400 --json plan.json
 
 Every key with several values is varied, as in a sweep: each combination of values is a row. Only its timeline is
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("-m", "--multirun", action="store_true", help="accepted, as for train; it changes nothing")
     arguments = parser.parse_mixed(argv)
     # Imported late, so that --help is answered at once.
-    from stellaris_jax.many.forecast import combinations, forecasts
+    from stellaris_jax.many.forecast import asked, combinations, forecasts, left_out
     from stellaris_jax.report.forecast import print_forecasts, write_csv, write_json
     from stellaris_jax.report.table import wide_console
     from stellaris_jax.telemetry.format import plural
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
         f"simulating {plural(len(chosen), 'combination')}, up to {plural(window.rounds, 'round')} a seed"
     ) as tell:
         rows = forecasts(chosen, window, tell)
-        print_forecasts(wide_console(), rows)
+        print_forecasts(wide_console(), rows, asked(chosen), left_out(chosen, rows))
     for sentence in comparison(chosen[0].config) if len(chosen) == 1 else ():
         warn_on_stderr(sentence)
     for path, write in files.values():

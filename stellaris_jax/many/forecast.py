@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +109,30 @@ def forecast(combination: Combination, window: Window, each_round: Callable[[], 
     own, prefetched = window.within(config.rounds), _prefetches(config)
     means = over_seeds(Forecast.of(config, seed, own, prefetched, each_round) for seed in combination.seeds)
     return Row(combination.settings, len(combination.seeds), own, means)
+
+
+def asked(combinations: Sequence[Combination]) -> str:
+    """Task, length, durations and platform, as far as all combinations have them in common."""
+    configs = [one.config for one in combinations]
+    parts = (
+        {config.env.name for config in configs},
+        {f"{config.total_steps:,} env steps" for config in configs},
+        {f"delays={config.delays.name}" for config in configs},
+        {f"platform={config.platform.name}" for config in configs},
+    )
+    return ", ".join(value for (value, *others) in map(sorted, parts) if not others)
+
+
+def left_out(combinations: Sequence[Combination], rows: Sequence[Row]) -> Iterator[str]:
+    """Sentences on what the forecasts do not count and a user of these settings would expect."""
+    if any(one.config.system.truncation != "none" for one in combinations):
+        yield (
+            "Not counted: a learner's forward passes of other learners' policies, which system.truncation needs. On "
+            "CPUs a gradient of eight learners takes about 1.5 times as long with them; "
+            "delays.learner.seconds=X counts them."
+        )
+    if any(not one.config.platform.prewarm and row.window.warmup for one, row in zip(combinations, rows, strict=True)):
+        yield "First starts (platform.prewarm=false) are in the rounds that are left out; --warmup 0 counts them."
 
 
 def _key(line: str) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +72,15 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_atomically(path, text.getvalue())
 
 
-def print_forecasts(console: Console, rows: Sequence[Row]) -> None:
-    """Print two tables with a line for each row, one about time and money, one about staleness and waste."""
+def print_forecasts(console: Console, rows: Sequence[Row], asked: str = "", notes: Iterable[str] = ()) -> None:
+    """Print two tables with a line for each row, one about time and money, one about staleness and waste.
+
+    Args:
+      console: the console.
+      rows: the rows.
+      asked: what is the same for all rows, above the tables.
+      notes: sentences below the legend.
+    """
     names, whole = list(rows[0].settings), _simulated(rows)
     varies = not whole
     wastes_data = any(row.figures["actor_waste"][0] > 0 for row in rows)
@@ -104,12 +111,16 @@ def print_forecasts(console: Console, rows: Sequence[Row]) -> None:
                 "rolled per learned": _number(figures["steps_rolled_per_learned"]),
             }
         )
+    if asked:
+        print_sentence(console, asked)
     print_table(console, f"Time and money{whole}", time, names=names)
     console.print()
     print_table(console, "Staleness and waste", staleness, names=names)
     console.print()
     for sentence in LEGEND:
         print_sentence(console, sentence, style="dim")
+    for sentence in notes:
+        print_sentence(console, sentence)
 
 
 def _simulated(rows: Sequence[Row]) -> str:

@@ -126,11 +126,8 @@ def _gradients(rounds: list[Round]) -> list[Gradient]:
 
 
 def _collected(rounds: list[Round]) -> list[tuple[float, float]]:
-    """Start and end of the collection of each fragment; it ends when a learner first uses the fragment."""
-    first: dict[int, float] = {}
-    for gradient in _gradients(rounds):
-        first[gradient.fragment] = min(gradient.start, first.get(gradient.fragment, gradient.start))
-    return [(round_.start, first.get(round_.index, round_.start)) for round_ in rounds]
+    """Start and end of the collection of each fragment. A learner may begin later: its function starts up first."""
+    return [(round_.start, max(round_.start, round_.complete)) for round_ in rounds]
 
 
 def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int], Any]) -> None:
