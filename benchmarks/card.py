@@ -36,6 +36,10 @@ PENDULUM = [
     "env=gymnax/pendulum", "system=stellaris", "algorithm.rollout_length=128", "algorithm.epochs=8",
     "algorithm.minibatches=8", "algorithm.learning_rate=1e-3", "algorithm.anneal=false",
 ]  # fmt: skip
+HOPPER = [
+    "env=brax/hopper", "system=stellaris", "network.hidden=[256,256]", "algorithm.rollout_length=64",
+    "algorithm.minibatches=32", "algorithm.learning_rate=3e-4",
+]  # fmt: skip
 WIDE = [
     "env=gymnax/cartpole", "system=central", "env.num_envs=8192", "env.normalize_reward=false", "network.hidden=[64]",
     "algorithm.rollout_length=32", "algorithm.epochs=1", "algorithm.minibatches=4", "engine.chunk_rounds=16",
@@ -51,7 +55,7 @@ JOBS: dict[str, list[str]] = {
     "cartpole, 8192 x 32, 8 seeds": [*WIDE, "num_seeds=8", "engine.chunk_rounds=4"],
     "breakout": [*BREAKOUT, "engine.chunk_rounds=8"],
     "cartpole, 2048 x 32": [*THROUGHPUT["cartpole_large"], "system=central"],
-    "hopper": ["env=brax/hopper", "engine.chunk_rounds=2"],
+    "hopper": [*HOPPER, "engine.chunk_rounds=2"],
     "hopper, 2048 x 10": [*THROUGHPUT["hopper_spring"], "system=central", "engine.chunk_rounds=4"],
     "cartpole, DQN": [*THROUGHPUT["cartpole_dqn"], "system=central"],
     "pendulum, SAC": [*THROUGHPUT["pendulum_sac"], "system=central"],

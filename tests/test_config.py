@@ -29,13 +29,13 @@ def test_later_layers_override_earlier_ones() -> None:
     group = load_config(["env=diagnostic/constant_reward"]).algorithm.minibatches
     env = load_config(["env=brax/hopper"]).algorithm.minibatches
     line = load_config(["algorithm.minibatches=64", "env=brax/hopper"]).algorithm.minibatches
-    assert (schema, group, env, line) == (4, 8, 32, 64)
+    assert (schema, group, env, line) == (4, 8, 16, 64)
 
 
 def test_chosen_network_overrides_that_of_the_environment() -> None:
-    """`hidden` and `activation` are tuned for brax/hopper and MinAtar; keys on the command line still come last."""
-    assert load_config(["env=brax/hopper"]).network.hidden == (256, 256)
-    assert load_config(["network=mlp", "env=brax/hopper"]).network.hidden == (64, 64)
+    """`hidden` and `activation` are tuned for brax/reacher and MinAtar; keys on the command line still come last."""
+    assert load_config(["env=brax/reacher"]).network.hidden == (128, 128)
+    assert load_config(["network=mlp", "env=brax/reacher"]).network.hidden == (64, 64)
     config = load_config(["network.hidden=[32]", "network=minatar_cnn", "env=gymnax/breakout_minatar"])
     assert (config.network.torso, config.network.hidden, config.network.shared) == ("minatar_cnn", (32,), True)
     assert (config.algorithm.learning_rate, config.network.init) == (5e-3, "orthogonal")

@@ -47,7 +47,7 @@ GOALS = {
     "freeway_minatar": Goal(20, every=50_000, episodes=16, limit=90),  # episodes of 2,500 steps
     "pendulum": Goal(-200, every=20_000, limit=90),
     "inverted_pendulum": Goal(900, every=50_000, limit=90),
-    "brax_hopper": Goal(1_000, every=50_000, limit=120),
+    "brax_hopper": Goal(500, every=50_000, limit=90),
     "hopper": Goal(2000, every=20_000, episodes=10, limit=90),
     "cartpole_by_dqn": Goal(475, every=2_500, limit=90),
     "acrobot_by_dqn": Goal(-100, every=2_500, limit=90),

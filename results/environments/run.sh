@@ -32,6 +32,7 @@ learn gymnax/breakout_minatar
 learn gymnax/asterix_minatar
 learn brax/hopper total_steps=1_000_000
 learn gymnax/spaceinvaders_minatar
+learn gymnax/freeway_minatar evaluation.episodes=16
 learn gymnax/pendulum
 # A pass of the network per policy in flight is what truncation costs. Where networks are large, that is too much for two
 # cores: one learner.

@@ -52,7 +52,7 @@ TASKS = {
     "breakout": Task("gymnax/breakout_minatar", 250_000, 10.0, 0.4, _MINATAR),
     "asterix": Task("gymnax/asterix_minatar", 250_000, 1.5, 0.45, _MINATAR),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
-    "brax_hopper": Task("brax/hopper", 250_000, 550.0, 95.0, ("network.hidden=[64,64]", *_SHORT)),
+    "brax_hopper": Task("brax/hopper", 250_000, 550.0, 95.0, ("algorithm.rollout_length=64", *_SHORT)),
     "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, _SHORT, RATES[:3]),
 }
 
