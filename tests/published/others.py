@@ -340,9 +340,9 @@ RETURNS = [
     *(Case(ENVIRONMENTS, f"({folder}/summary.json)", printed, partial(return_of, folder, digits))
       for folder, digits, printed in (
         ("envpool-hopper", 0, "2591 ± 686"), ("envpool-walker2d", 0, "2680 ± 648"),
-        ("brax-inverted_pendulum", 0, "899 ± 114"), ("brax-hopper", 0, "607 ± 211"),
+        ("brax-inverted_pendulum", 0, "899 ± 114"), ("brax-hopper", 0, "677 ± 237"),
         ("gymnax-breakout_minatar", 1, "35.4 ± 17.1"), ("gymnax-asterix_minatar", 1, "2.9 ± 0.4"),
-        ("gymnax-spaceinvaders_minatar", 1, "135.7 ± 12.8"), ("gymnax-pendulum", 1, "−167.9 ± 5.3"),
+        ("gymnax-spaceinvaders_minatar", 1, "135.7 ± 12.8"), ("gymnax-freeway_minatar", 1, "41.8 ± 3.5"), ("gymnax-pendulum", 1, "−167.9 ± 5.3"),
         ("envpool-humanoid", 0, "397 ± 93"), ("envpool-roadrunner", 0, "1370 ± 317"),
         ("envpool-kungfumaster", 0, "1292 ± 299"),
     )),
