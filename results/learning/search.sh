@@ -33,6 +33,8 @@ search freeway 20 env=gymnax/freeway_minatar algorithm.rollout_length=64,128 alg
   algorithm.learning_rate=1e-3 total_steps=600_000 evaluation.points=12 evaluation.episodes=16
 search freeway_low 20 env=gymnax/freeway_minatar algorithm.rollout_length=64,128 algorithm.minibatches=8 algorithm.epochs=4 \
   algorithm.learning_rate=5e-4 total_steps=300_000 evaluation.points=6 evaluation.episodes=16
+search freeway_short 20 env=gymnax/freeway_minatar algorithm.rollout_length=16,32 algorithm.minibatches=8 algorithm.epochs=4 \
+  algorithm.learning_rate=2.5e-4,5e-4 total_steps=100_000 evaluation.points=8 evaluation.episodes=16
 # Two seeds, to leave out what is far off.
 search brax_hopper_epochs 500 env=brax/hopper algorithm.rollout_length=32 algorithm.minibatches=4,16 algorithm.epochs=4,10 \
   algorithm.learning_rate=3e-4 total_steps=400_000 evaluation.points=16 evaluation.episodes=32 num_seeds=2
