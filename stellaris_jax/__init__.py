@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 IMPORTED = time.time()
 """Time at which the process began to import the package; what it executes was in the sources then."""
 
