@@ -357,7 +357,7 @@ SPEED = [
          lambda: f"brax's hopper {throughput_beside_rejax('hopper_spring')}"),
     Case(FRONT, "| time to a return, own settings",
          "CartPole 1.47, Acrobot 1.44, pendulum 1.85, brax's hopper 2.70, MinAtar: Asterix 1.85, Breakout 1.53, "
-         "SpaceInvaders 1.12, Freeway 1.06",
+         "SpaceInvaders 1.12, Freeway 1.08",
          lambda: "CartPole {}, Acrobot {}, pendulum {}, brax's hopper {}, MinAtar: Asterix {}, Breakout {}, "
          "SpaceInvaders {}, Freeway {}".format(
              *map(return_beside_rejax, ("cartpole", "acrobot", "pendulum", "brax_hopper", "asterix_minatar",
@@ -366,7 +366,7 @@ SPEED = [
         ("CartPole: 475", "cartpole", "6.9 | 10.1"), ("Acrobot: −85", "acrobot", "6.6 | 10.3"),
         ("Pendulum: −200", "pendulum", "8.5 | 17.8"),
         ("SpaceInvaders-MinAtar: 20", "spaceinvaders_minatar", "13.1 | 16.4"),
-        ("Freeway-MinAtar: 20", "freeway_minatar", "9.7 | 11.9"), ("brax hopper: 500", "brax_hopper", "19.1 | 51.7"),
+        ("Freeway-MinAtar: 20", "freeway_minatar", "10.8 | 11.9"), ("brax hopper: 500", "brax_hopper", "19.1 | 51.7"),
         ("Asterix-MinAtar: 1.5", "asterix_minatar", "6.6 | 13.7"),
         ("Breakout-MinAtar: 5", "breakout_minatar", "3.1 | 5.0"),
         ("Asterix, rejax with our settings", "asterix_alike", "6.7 | 9.1"),
@@ -380,7 +380,7 @@ SPEED = [
          "CartPole takes {} here and {} with rejax, Acrobot {} and {}", ("cartpole", "acrobot")),
         ("SpaceInvaders 8.5 and 7.0, the pendulum 4.2 and 9.0", "SpaceInvaders {} and {}, the pendulum {} and {}",
          ("spaceinvaders_minatar", "pendulum")),
-        ("Freeway takes 6.4 here and 1.7 with rejax", "Freeway takes {} here and {} with rejax", ("freeway_minatar",)),
+        ("Freeway takes 7.2 here and 1.8 with rejax", "Freeway takes {} here and {} with rejax", ("freeway_minatar",)),
         ("for both 2.1 and 0.8, 5.0 and 3.3", "for both {} and {}, {} and {}", ("breakout_alike", "asterix_alike")),
     )),
     Case("docs/speed.md", "| Asterix, rejax with our", "1.46", lambda: return_beside_rejax("asterix_alike")),
