@@ -246,6 +246,12 @@ def print_verdicts(console: Console, rows: Sequence[Row], question: Question = B
     """
     compared = any(row.comparison for row in rows)
     if not compared and question.threshold is None:
+        if isinstance(question.against, Setting):
+            print_sentence(
+                console,
+                f"Nothing is compared: no two settings differ in {question.against.key} alone. "
+                "--against also takes the directory of a run.",
+            )
         return
     names = [name for row in rows for name in headings(row.group)]
     places = {run.path.resolve() for row in rows for run in row.group.runs}
