@@ -200,5 +200,5 @@ def test_settings_without_a_twin_are_not_compared_in_silence(tmp_path: Path) -> 
     """Each system at a learning rate of its own."""
     for number, (lag, rate) in enumerate([(0, 1e-3), (8, 1e-4)]):
         place(tmp_path, str(number), [2] * 5, lag, rate)
-    told = call("report.py", tmp_path / "0", tmp_path / "1", "--against", "lag=0")
+    told = call("report.py", tmp_path / "0", tmp_path / "1", "--against", "lag=0", "--out", tmp_path / "page.html")
     assert told.returncode == 0 and "no two settings differ in lag alone" in told.stdout, told.stderr
