@@ -151,12 +151,13 @@ def reproduce(
             claims = figures[figure](study)
         if claims is None:
             continue
-        write_claims(corrected(claims), current.claims)
+        judged = corrected(claims)
+        write_claims(judged, current.claims)
         current.done()
         write_readme(study.results, figures)
         if finish is not None:
             finish(study.results)
-        for claim in read_claims(current.claims):
+        for claim in judged:
             print(told(claim), flush=True)
         print(f"{current}; its claims are in {study.results / 'README.md'}", flush=True)
 

@@ -56,8 +56,8 @@ GOALS = {
     "hopper_by_sac": Goal(10_000, every=10_000, episodes=20, limit=3_600),
 }
 """The jobs of `return`. The targets of MinAtar's games and the inverted pendulum were set after trial runs of this
-program, and that of Asterix after one of rejax, too; the others before any. Breakout's for DQN and Hopper's for SAC are
-beyond all, so that every program makes all of its steps."""
+program, those of Asterix and brax's hopper after one of rejax, too; the others before any. Breakout's for DQN and
+Hopper's for SAC are beyond all, so that every program makes all of its steps."""
 
 
 class Stopwatch:

@@ -356,12 +356,10 @@ SPEED = [
     Case(FRONT, "| throughput at the same work | [rejax]", "brax's hopper 1.04",
          lambda: f"brax's hopper {throughput_beside_rejax('hopper_spring')}"),
     Case(FRONT, "| time to a return, own settings",
-         "CartPole 1.47, Acrobot 1.44, pendulum 1.85, brax's hopper 2.70 (a target set after our "
-         "search), MinAtar: Asterix 1.85, Breakout 1.53, "
-         "SpaceInvaders 1.12, Freeway 1.08",
+         "CartPole 1.47, Acrobot 1.44, pendulum 1.85, brax's hopper 2.70 (a target set after our search), "
+         "MinAtar: Asterix 1.85, Breakout 1.53, SpaceInvaders 1.12, Freeway 1.08",
          lambda: "CartPole {}, Acrobot {}, pendulum {}, brax's hopper {} (a target set after our search), "
-         "MinAtar: Asterix {}, Breakout {}, "
-         "SpaceInvaders {}, Freeway {}".format(
+         "MinAtar: Asterix {}, Breakout {}, SpaceInvaders {}, Freeway {}".format(
              *map(return_beside_rejax, ("cartpole", "acrobot", "pendulum", "brax_hopper", "asterix_minatar",
                                         "breakout_minatar", "spaceinvaders_minatar", "freeway_minatar")))),
     *(Case("docs/speed.md", f"| {near} |", printed, partial(times_beside_rejax, job)) for near, job, printed in (
