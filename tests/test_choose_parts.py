@@ -34,7 +34,8 @@ from stellaris_jax.many.choose.files import FRESH, Options
 from stellaris_jax.many.choose.objective import (
     Goal,
     Reached,
-    kept,
+    cut,
+    going_on,
     level,
     mean_curve,
     ranked,
@@ -88,10 +89,10 @@ def test_a_rung_weighs_returns_and_seconds() -> None:
         2: curve((2, 30), (4, 61)),
         3: curve((0.1, 1), (0.2, 2)),
     }
-    assert level(list(curves.values()), 1, None) == 61.0, "the second highest, of one that is kept"
-    assert ranked(curves, 1, Goal("seconds"))[0] == 2, "the first of two that reach it"
-    assert ranked(curves, 2, Goal("seconds"))[-1] == 0 and level(list(curves.values()), 2, None) == 2.0
-    assert ranked(curves, 1, Goal("seconds", 30.0))[0] == 1, "no level is above the target"
+    assert level(list(curves.values()), 2, None) == 61.0, "the second highest"
+    assert ranked(curves, 2, Goal("seconds"))[0] == 2, "the first of two that reach it"
+    assert ranked(curves, 4, Goal("seconds"))[-1] == 0 and level(list(curves.values()), 4, None) == 2.0
+    assert ranked(curves, 2, Goal("seconds", 30.0))[0] == 1, "no level is above the target"
     assert ranked(curves, 1, Goal("return"))[0] == 0
 
 
@@ -99,7 +100,26 @@ def test_rungs_of_few_evaluations() -> None:
     assert rungs([10, 20, 30]) == [10, 30]
     assert rungs(range(1, 28)) == [3, 9, 27]
     assert rungs([5]) == [5]
-    assert [kept(count, 1, 3) for count in (2, 9, 10, 27)] == [2, 3, 3, 9]
+    assert [cut(count, 1, 3) for count in (9, 27, 81)] == [(3, 6), (5, 18), (14, 54)]
+    assert [cut(count, 3, 3) for count in (9, 27, 81)] == [(3, 3)] * 3, "as many reach the target as are judged"
+
+
+@given(
+    st.lists(st.sampled_from("abcdef"), min_size=1, max_size=30),
+    st.sets(st.sampled_from("abcdef"), max_size=2),
+    st.integers(1, 4),
+)
+def test_two_learning_rates_of_each_arm_go_on(names: list[str], baselines: set[str], arms: int) -> None:
+    """A baseline whose rate was chosen after a ninth of the steps made the winner look better than it is."""
+    going = going_on(range(len(names)), dict(enumerate(names)), baselines, arms)
+    assert len(set(going)) == len(going)
+    leading = list(dict.fromkeys(names))
+    for name in leading:
+        ranks = [rank for rank, other in enumerate(names) if other == name]
+        is_going = leading.index(name) < arms or name in baselines
+        assert sorted(rank for rank in going if names[rank] == name) == (ranks[:2] if is_going else [])
+    firsts = len({names[rank] for rank in going})
+    assert len({names[rank] for rank in going[:firsts]}) == firsts, "the best of each comes first"
 
 
 def test_watches_end_runs_at_rungs_and_targets() -> None:

@@ -17,7 +17,7 @@ from stellaris_jax import load_config, load_policy, train
 from stellaris_jax.many.choose.arms import Space, one_learner
 from stellaris_jax.many.choose.building import candidates
 from stellaris_jax.many.choose.files import Options
-from stellaris_jax.many.choose.objective import Goal, kept, ranked, to_target
+from stellaris_jax.many.choose.objective import Goal, cut, ranked, to_target
 from stellaris_jax.many.choose.screening import Timing
 from stellaris_jax.many.choose.verdict import Judged, Scaling, differences, enough, foretold, interval_of, ordered
 
@@ -53,19 +53,19 @@ def test_time_to_target_with_its_penalty(seeds: list[Points], target: int, longe
 
 
 @given(st.lists(curves, min_size=1, max_size=12), st.none() | st.integers(-20, 20))
-def test_a_rung_keeps_the_fastest_to_a_return_that_twice_as_many_reach(every: list[Points], target: int | None) -> None:
-    keep = kept(len(every), 1, 3)
+def test_a_rung_ranks_by_time_to_a_return_that_two_thirds_reach(every: list[Points], target: int | None) -> None:
+    reaching = cut(len(every), 1, 3).reaching
     highest = [max(y for _, y in points) for points in every]
-    wanted = max(value for value in highest if sum(other >= value for other in highest) >= min(2 * keep, len(every)))
+    wanted = max(value for value in highest if sum(other >= value for other in highest) >= min(reaching, len(every)))
     wanted = wanted if target is None else min(wanted, target)
     times = [time_to(points, wanted) for points in every]
     expected = sorted(
         range(len(every)),
         key=lambda n: (times[n] is None, round(times[n] or 0.0, 9), -highest[n], n),
     )
-    found = ranked({n: as_curve(points) for n, points in enumerate(every)}, keep, Goal("seconds", target))
+    found = ranked({n: as_curve(points) for n, points in enumerate(every)}, reaching, Goal("seconds", target))
     assert [round(times[n] or math.inf, 6) for n in found] == [round(times[n] or math.inf, 6) for n in expected]
-    assert {n for n in found[:keep] if times[n] is None} == set(), "whatever is kept has reached the level"
+    assert {n for n in found[:reaching] if times[n] is None} == set(), "as many have reached the level"
 
 
 def results_of(values: list[list[float]]) -> list[Judged]:

@@ -9,6 +9,7 @@ import pytest
 
 from stellaris_jax.many import judge
 from stellaris_jax.many.choose import texts
+from stellaris_jax.many.choose.answer import Answer, Rate
 from stellaris_jax.many.choose.objective import PENALISED, Goal
 from stellaris_jax.many.choose.verdict import Judged, Scaling, Timing, differences
 
@@ -21,8 +22,10 @@ def judged(name: str, values: list[float], reached: int) -> Judged:
 
 def answer(*results: Judged, measure: str = "seconds", **more: Any) -> Any:
     arms = [SimpleNamespace(arm=SimpleNamespace(name=own.name, baseline=own.name != "async")) for own in results]
+    rate = Rate([0.0001, 0.001, 0.01], 1.0, "")
     choice = SimpleNamespace(candidates=arms, refused={}, options=SimpleNamespace(target=400.0))
     given = {"goal": Goal(measure, 400.0), "results": list(results), "choice": choice, "confirmed": None}
+    given["rate"] = lambda own: rate
     return SimpleNamespace(**given | more)
 
 
@@ -69,3 +72,35 @@ def test_a_search_whose_seeds_do_not_arrive(there: tuple[int, int], said: str, u
     sentence = judge._sentence(5, values, there, Goal("seconds", 400.0))
     assert said in sentence and unsaid not in sentence
     assert ("counts twice the longest run" in sentence) == (there != (5, 5))
+
+
+@pytest.mark.parametrize(
+    ("rungs", "rate", "said"),
+    [
+        ([[0, 1, 2, 3]], 0.001, "the learning rate of all-reduce was chosen after 11 % of the steps"),
+        ([[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]], 0.001, ""),
+        (
+            [[0, 1, 2, 3], [0, 1, 2], [0, 1]],
+            0.001,
+            "the learning rate of all-reduce was chosen after 33 % of the steps",
+        ),
+        ([[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]], 0.01, "the learning rate of all-reduce is the highest of 3 tried."),
+        ([[0, 1]], 0.001, "the learning rate of all-reduce is the only one tried"),
+    ],
+)
+def test_a_ratio_says_how_the_learning_rate_of_a_baseline_was_chosen(
+    rungs: list[list[int]], rate: float, said: str
+) -> None:
+    config = SimpleNamespace(rounds=270, evaluation=SimpleNamespace(points=27))
+    other = judged("all-reduce", [30.0, 33.0, 31.0, 32.0], 4)._replace(learning_rate=rate)
+    rates = {"async": [0.001], "all-reduce": [0.001, 0.01, 0.0001]}
+    found = [
+        SimpleNamespace(arm=SimpleNamespace(name=name, baseline=name != "async"), learning_rate=one, config=config)
+        for name, own in rates.items()
+        for one in own
+    ]
+    asked = answer(BEST, other, rungs=rungs)
+    asked.choice.candidates, asked._candidate = found, found.__getitem__
+    asked.rate = lambda own: Answer.rate(asked, own)
+    line = texts._against(asked, differences(asked.results, asked.goal))
+    assert said in line and ("may be too high" in line) == bool(said)

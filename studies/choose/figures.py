@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stellaris_jax.base.statistics import paired
+from stellaris_jax.many.choose.arms import BASELINES
 from stellaris_jax.many.choose.verdict import interval_of
 from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, legend_below, save, titled
 from stellaris_jax.report.style import drawing
@@ -26,7 +27,7 @@ DEFAULT = "Stellaris"
 ASYNC = "async"
 HEADER = (
     "task", "delays", "choice", "learning_rate", "seconds", "best", "best_learning_rate", "best_seconds", "regret",
-    "regret_of_async", "regret_of_random_search", "loss_of_default", "cost", "covered", "judged",
+    "regret_of_async", "regret_of_random_search", "loss_of_default", "loss_of_baselines", "cost", "covered", "judged",
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class Outcome(NamedTuple):
       tuned_async: regret of async at the best of its learning rates.
       random: mean regret of random searches that cost as much as the choice.
       default: regret of the default system.
+      baselines: loss of a judged baseline by its learning rate, as a share of its seconds at the best one; the largest.
       cost: processor seconds of the choice as a share of those of all candidates.
       covered: number of stated intervals that cover the mean of the study's seeds.
       judged: number of stated intervals.
@@ -57,6 +59,7 @@ class Outcome(NamedTuple):
     tuned_async: float
     random: float
     default: float
+    baselines: float
     cost: float
     covered: int
     judged: int
@@ -85,6 +88,11 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
     if (confirmed := answer["confirmed"]) is not None and confirmed["low"] is not None:
         covered.append(confirmed["low"] <= means[keys.index(choice)] <= confirmed["high"])
     default = [place for place, (name, _) in enumerate(keys) if name == DEFAULT]
+    losses = [
+        means[keys.index(key)] / min(mean for (name, _), mean in zip(keys, means, strict=True) if name == key[0]) - 1.0
+        for key, _ in results
+        if key[0] in BASELINES
+    ]
     return Outcome(
         pair=pair,
         choice=choice,
@@ -95,6 +103,7 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
         tuned_async=min(regret(place) for place, (name, _) in enumerate(keys) if name == ASYNC),
         random=random_search(np.array(done.values), cost),
         default=regret(default[0]),
+        baselines=max(losses, default=0.0),
         cost=cost,
         covered=sum(covered),
         judged=len(covered),
@@ -128,7 +137,7 @@ def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
 
 
 def regret(study: Study) -> list[Claim] | None:
-    """Choices beside the best of thirty candidates, on twelve pairs of a task and delays."""
+    """Choices beside the best of thirty candidates, on seventeen pairs of a task and delays."""
     pairs = [pair for pair in PAIRS if study.envs is None or pair.task in study.envs]
     outcomes = []
     for pair in pairs:
@@ -141,7 +150,7 @@ def regret(study: Study) -> list[Claim] | None:
 
 
 def _row(own: Outcome) -> list[Any]:
-    figures = (own.regret, own.tuned_async, own.random, own.default, own.cost)
+    figures = (own.regret, own.tuned_async, own.random, own.default, own.baselines, own.cost)
     return [
         *own.pair, *own.choice, f"{own.seconds:.6g}", *own.best, f"{own.best_seconds:.6g}",
         *(f"{figure:.4g}" for figure in figures), own.covered, own.judged,
@@ -153,7 +162,7 @@ def _claims(outcomes: Sequence[Outcome], others: bool) -> list[Claim]:
     regrets = [own.regret for own in outcomes]
     middle, cost = float(np.median(regrets)), max(own.cost for own in outcomes)
     covered, judged = sum(own.covered for own in outcomes), sum(own.judged for own in outcomes)
-    lost = sum(own.default >= 0.25 for own in outcomes)
+    lost, off = sum(own.default >= 0.25 for own in outcomes), max(own.baselines for own in outcomes)
     text = "regret of the choice is lower than that of"
     on = f" on the {len(outcomes)} pairs that judge" if others else ""
     of_async, of_random = [own.tuned_async for own in outcomes], [own.random for own in outcomes]
@@ -164,6 +173,10 @@ def _claims(outcomes: Sequence[Outcome], others: bool) -> list[Claim]:
         fact(
             "stated 95 % intervals cover the mean on other seeds in at least 85 %", "–", f"{covered} of {judged}",
             covered >= 0.85 * judged,
+        ),
+        fact(
+            "the learning rates of baselines cost them at most 10 % of their seconds", "–", f"at most {percent(off)}",
+            off <= 0.1,
         ),
         fact("a choice costs at most a tenth of training all candidates", "–", f"at most {percent(cost)}", cost <= 0.1),
         fact(

@@ -1,8 +1,9 @@
 """Pairs of a task and delays, and the candidates, all of them written down before anything was trained.
 
-A first version of `choose` was compared on seven pairs. It dropped systems because others with fewer updates of a batch
-were fresher in versions, and so lost the best system on five of them. That was mended after these pairs were seen, so
-they judge nothing: `JUDGING` are the other five.
+Twelve pairs were seen before `choose` was mended, so they judge nothing. A first version dropped systems because others
+with fewer updates of a batch were fresher in versions, and so lost the best system on five of seven pairs. A second one
+chose learning rates after a ninth of the steps, and so took the wrong one of one learner on all four pairs of Breakout.
+`JUDGING` are five further pairs.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Task(NamedTuple):
     overrides: tuple[str, ...] = ()
 
 
-_ASYNCHRONOUS = ("system=stellaris", "algorithm.rollout_length=128", "algorithm.learning_rate=2.5e-3")
-"""Settings of the study instead of the game's own, which are those of one learner."""
+_ASYNCHRONOUS = ("algorithm.rollout_length=128", "algorithm.learning_rate=2.5e-3")
+"""Settings of the study instead of the game's own, which are those of one learner; candidates name their system."""
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 360.0, 150_000),
     "acrobot": Task("gymnax/acrobot", -200.0, 150_000),
@@ -50,8 +51,14 @@ DELAYS: dict[str, tuple[str, ...]] = {
     "many learners": (
         "delays=exponential", *_FAST_ACTORS, "system.learners=32", "platform.gpus=8", "prices.learner_vms=8",
     ),
+    "few learners": ("delays=exponential", *_FAST_ACTORS, "system.learners=4"),
+    "failures": (
+        "delays=lognormal", "delays.failure=0.1", *_FAST_ACTORS, "system.learners=16", "platform.gpus=4",
+        "prices.learner_vms=4",
+    ),
 }  # fmt: skip
-"""Delays by name: stragglers and failures among learners, none, actors that take long, and 32 learners."""
+"""Delays by name: stragglers and failures among learners, none, actors that take long, 32 learners, 4, and 16 of which
+a tenth fails."""
 
 
 class Pair(NamedTuple):
@@ -75,6 +82,11 @@ class Pair(NamedTuple):
         )  # fmt: skip
 
 
-PAIRS = [Pair(task, delays) for task in TASKS for delays in DELAYS]
-JUDGING = PAIRS[7:]
+SEEN = [Pair(task, delays) for task in TASKS for delays in list(DELAYS)[:4]]
+"""Pairs that were seen before `choose` was mended."""
+JUDGING = [
+    Pair("cartpole", "few learners"), Pair("cartpole", "failures"), Pair("acrobot", "few learners"),
+    Pair("acrobot", "failures"), Pair("breakout", "few learners"),
+]  # fmt: skip
 """Pairs that nothing was mended by."""
+PAIRS = SEEN + JUDGING

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stellaris_jax.many.choose.arms import Candidate
 from stellaris_jax.many.choose.files import Choice
 from stellaris_jax.many.choose.objective import Goal
 from stellaris_jax.many.choose.screening import Timing
+from stellaris_jax.many.choose.stage import rung_of
 from stellaris_jax.many.choose.verdict import Judged, Scaling
+
+
+class Rate(NamedTuple):
+    """How well the learning rate of a result is known.
+
+    Attributes:
+      tried: learning rates of its arm that were trained, from low to high.
+      share: part of a run's steps after which its rate was chosen, between 0 and 1; 0 if there was nothing to choose.
+      edge: "lowest" or "highest" if its rate is that of several tried ones, so that a further one may be better.
+    """
+
+    tried: list[float]
+    share: float
+    edge: str
 
 
 class Answer(NamedTuple):
@@ -42,3 +58,15 @@ class Answer(NamedTuple):
     slower: dict[str, list[Timing]]
     seconds: float
     tried: int
+
+    def rate(self, own: Judged) -> Rate:
+        """How well the learning rate of a result is known."""
+        rungs = [[found for found in map(self._candidate, rung) if found.arm.name == own.name] for rung in self.rungs]
+        tried = sorted({found.learning_rate for found in rungs[0]})
+        chosen = [rung_of(found[0].config, index) / found[0].config.rounds
+                  for index, found in enumerate(rungs) if len(found) > 1]  # fmt: skip
+        edge = {tried[0]: "lowest", tried[-1]: "highest"}.get(own.learning_rate, "") if len(tried) > 1 else ""
+        return Rate(tried, chosen[-1] if chosen else 0.0, edge)
+
+    def _candidate(self, number: int) -> Candidate:
+        return self.choice.candidates[number]

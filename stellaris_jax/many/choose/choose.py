@@ -19,11 +19,10 @@ from stellaris_jax.many.choose.arms import scaled
 from stellaris_jax.many.choose.building import with_room
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import FRESH, JUDGED, LEARNERS, NOWHERE, Choice, laid, resume_command, with_budget
-from stellaris_jax.many.choose.objective import Goal, Reached, default_target, kept, mean_curve, ranked, rungs
+from stellaris_jax.many.choose.objective import Goal, Reached, cut, default_target, going_on, mean_curve, ranked
 from stellaris_jax.many.choose.screening import Timing, dominated, is_tried, logged, timing
-from stellaris_jax.many.choose.stage import Stage, evaluations, run_of
+from stellaris_jax.many.choose.stage import Stage, evaluations, run_of, rung_of
 from stellaris_jax.many.choose.verdict import Judged, Scaling, judged, ordered
-from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.runs.run_dir import locked
 from stellaris_jax.telemetry.format import duration, plural
 
@@ -122,24 +121,23 @@ class _Work:
     def _search(self, tried: list[int]) -> list[list[int]]:
         """Candidates of each rung, best first, by successive halving (Jamieson and Talwalkar 2016)."""
         here, found = tried, []
+        names = {number: self.candidates[number].arm.name for number in tried}
+        baselines = {own.arm.name for own in self.candidates if own.arm.baseline}
         for index, share in enumerate(SHARES):
-            name = f"rung {index + 1}"
+            name, (arms, reaching) = f"rung {index + 1}", cut(len(tried), index + 1, self.options.finalists)
             if name not in self.decisions:
-                keep = kept(len(tried), index + 1, self.options.finalists)
                 self._train_rung(index, here, share)
                 curves = {number: self._curve(number, index) for number in here}
                 curves = {number: curve for number, curve in curves.items() if self._is_there(number, index)}
                 if not curves:
                     break
-                self.decisions.make(name, ranked(curves, keep, self.options.goal))
+                self.decisions.make(name, ranked(curves, reaching, self.options.goal))
                 if index == 0:
                     self._warn(tried)
-            ranking = self.decisions[name]
-            found.append(ranking)
-            count = kept(len(tried), index + 1, self.options.finalists)
-            here = self._go_on(ranking, count)
-            if count <= self.options.finalists:
-                break  # all of them are judged
+            found.append(self.decisions[name])
+            here = going_on(found[-1], names, baselines, arms)
+            if arms <= self.options.finalists and len({names[number] for number in here}) == len(here):
+                break  # all of them are judged, at the one learning rate that they have
         if not found:
             raise RunError(f"{self.directory}: no candidate has a result{self._advice()}")
         return found
@@ -164,19 +162,8 @@ class _Work:
     def _with_budget(self, seconds: float) -> str:
         return f"continue with: {with_budget(self.directory, seconds)}"
 
-    def _go_on(self, ranking: list[int], count: int) -> list[int]:
-        """Candidates that go on from a rung: the best ones, and the best one of each baseline."""
-        best = ranking[:count]
-        for name in {own.arm.name: None for own in self.candidates if own.arm.baseline}:
-            of_baseline = [number for number in ranking if self.candidates[number].arm.name == name]
-            best += [number for number in of_baseline[:1] if number not in best]
-        return best
-
     def _rung(self, number: int, index: int) -> int:
-        """Round of a rung of a candidate."""
-        config = self.candidates[number].config
-        places = rungs(planned_evaluations(config.rounds, config.evaluation.points))
-        return places[min(index, len(places) - 1)]
+        return rung_of(self.candidates[number].config, index)
 
     def _train_rung(self, index: int, numbers: Sequence[int], share: float) -> None:
         missing = [number for number in numbers if not self._is_there(number, index)]

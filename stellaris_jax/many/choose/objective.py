@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ SHARE = 0.9
 """Share of the way from the lowest to the highest mean return of a search, at which the target lies by default."""
 REDUCTION = 3
 """One of so many candidates goes on from a rung."""
+RATES = 2
+"""Learning rates of each arm that go on from a rung, so that the last rung decides between them, not the first one."""
 FRACTIONS = (1 / 9, 1 / 3, 1.0)
 """Parts of a run after which candidates are compared."""
 
@@ -87,32 +89,32 @@ def seed_curves(evaluations: Sequence[Mapping[str, Any]], axis: str) -> list[Cur
     return curves
 
 
-def level(curves: Sequence[Curve], keep: int, target: float | None) -> float:
-    """Return by which candidates are compared on a rung: the highest that twice as many as are kept have reached.
+def level(curves: Sequence[Curve], reaching: int, target: float | None) -> float:
+    """Return by which candidates are compared on a rung: the highest that so many have reached.
 
-    So half of those that reach it are kept, the fastest ones: both what a candidate learns per gradient and how fast
-    its gradients come count. No level is above the target.
+    Those that reach it are compared by how fast they do: both what a candidate learns per gradient and how fast its
+    gradients come count. No level is above the target.
     """
     best = sorted((float(y.max()) for _, y in curves if len(y)), reverse=True)
     if not best:
         return math.inf if target is None else target
-    highest = best[min(len(best), 2 * keep) - 1]
+    highest = best[min(len(best), reaching) - 1]
     return highest if target is None else min(highest, target)
 
 
-def ranked(curves: Mapping[int, Curve], keep: int, goal: Goal) -> list[int]:
+def ranked(curves: Mapping[int, Curve], reaching: int, goal: Goal) -> list[int]:
     """Candidates, best first: by seconds or dollars to the rung's level, then by return.
 
     Ties are broken by number, so that a ranking repeats itself.
 
     Args:
       curves: mean curve of each candidate, up to the rung.
-      keep: number of candidates that the rung keeps.
+      reaching: number of candidates that have reached the rung's level.
       goal: what is compared.
     """
     if goal.measure == "return":
         return sorted(curves, key=lambda number: (-_last(curves[number]), number))
-    common = level(list(curves.values()), keep, goal.target)
+    common = level(list(curves.values()), reaching, goal.target)
 
     def order(number: int) -> tuple[float, float, int]:
         curve = curves[number]
@@ -156,18 +158,56 @@ def rungs(rounds: Sequence[int]) -> list[int]:
     return [rounds[place - 1] for place in sorted(set(places))]
 
 
-def kept(count: int, rung: int, fewest: int) -> int:
-    """Number of candidates that go on from a rung, besides baselines: a third of those that went into it.
+class Cut(NamedTuple):
+    """Cut that a rung makes.
+
+    Attributes:
+      arms: arms that go on, besides baselines, each with its best `RATES` learning rates.
+      reaching: candidates that have reached the rung's level.
+    """
+
+    arms: int
+    reaching: int
+
+
+def cut(count: int, rung: int, finalists: int) -> Cut:
+    """Cut of a rung: about a third of its candidates go on, and two thirds reach its level.
+
+    The last rung decides which are finalists, and at which learning rate. So as many reach its level as are judged.
 
     Args:
       count: candidates of the first rung.
       rung: number of the rung, from 1 on.
-      fewest: fewest that go on.
+      finalists: arms that are judged, besides baselines.
 
-    >>> [kept(30, rung, 3) for rung in (1, 2, 3)]
-    [10, 3, 3]
+    >>> [cut(30, rung, 2) for rung in (1, 2, 3)]
+    [Cut(arms=5, reaching=20), Cut(arms=2, reaching=6), Cut(arms=2, reaching=2)]
     """
-    return min(count, max(fewest, count // REDUCTION**rung))
+    if rung == len(FRACTIONS):
+        return Cut(finalists, finalists)
+    third = max(finalists, count // REDUCTION**rung)
+    return Cut(max(finalists, math.ceil(third / RATES)), 2 * third)
+
+
+def going_on(ranking: Sequence[int], names: Mapping[int, str], always: Collection[str], arms: int) -> list[int]:
+    """Candidates that go on from a rung: the best arms, and all baselines, each with its best `RATES` learning rates.
+
+    The best candidate of each arm comes first, because a budget may end before the last ones.
+
+    Args:
+      ranking: candidates of the rung, best first.
+      names: arm of each candidate.
+      always: baselines.
+      arms: number of arms that go on besides.
+
+    >>> going_on([0, 1, 2, 3, 4], {0: "a", 1: "a", 2: "b", 3: "a", 4: "c"}, ["c"], 1)
+    [0, 4, 1]
+    """
+    own: dict[str, list[int]] = {}
+    for number in ranking:
+        own.setdefault(names[number], []).append(number)
+    going = [found for place, (name, found) in enumerate(own.items()) if place < arms or name in always]
+    return [found[place] for place in range(RATES) for found in going if place < len(found)]
 
 
 class Reached:

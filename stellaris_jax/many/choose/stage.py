@@ -16,10 +16,10 @@ from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import Options
-from stellaris_jax.many.choose.objective import Goal, Reached
+from stellaris_jax.many.choose.objective import Goal, Reached, rungs
 from stellaris_jax.many.concurrency import Watch, is_of_disk, stoppable
 from stellaris_jax.many.points import PointQueue
-from stellaris_jax.report.runs import Run, read_run
+from stellaris_jax.report.runs import Run, planned_evaluations, read_run
 from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.signals import Signals
 from stellaris_jax.telemetry.format import duration
@@ -39,6 +39,17 @@ def evaluations(config: Config) -> list[dict[str, Any]]:
     if not run.curve:
         raise RunError(f"{'; '.join(run.damage) or f'{run.path}: records are missing'}; {MEND}.")
     return run.evaluations
+
+
+def rung_of(config: Config, index: int) -> int:
+    """Round after which candidates are compared on a rung.
+
+    Args:
+      config: configuration of a candidate.
+      index: number of the rung, from 0 on.
+    """
+    places = rungs(planned_evaluations(config.rounds, config.evaluation.points))
+    return places[min(index, len(places) - 1)]
 
 
 def is_over(config: Config, goal: Goal) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stellaris_jax.base.commands import command
-from stellaris_jax.many.choose.answer import Answer
+from stellaris_jax.many.choose.answer import Answer, Rate
 from stellaris_jax.many.choose.arms import BASELINES, one_learner_overrides
 from stellaris_jax.many.choose.building import BILLING
 from stellaris_jax.many.choose.files import with_budget
@@ -141,8 +141,31 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
     said = [f"{verb} {'; '.join(parts)}"] if parts else []
     said += [f"{' and '.join(never)} never reached the target"] if never else []
     chosen = " Ratios are of the seeds that chose it, which flatters it." if parts else ""
+    doubts = _doubts(answer, [own for own, _ in judged])
+    chosen += f" They may be too high, because the learning rate of {doubts}." if doubts and parts else ""
     notes = f"{chosen}{_penalty(own for own, _ in judged)}{unable}"
     return f"On equal hardware, with waiting actors, {'; '.join(said)}.{notes}"
+
+
+def _doubts(answer: Answer, results: Iterable[Judged]) -> str:
+    """Words on results whose learning rate may not be their best: `async is the highest of 3 tried`; "" if none is."""
+    return "; that of ".join(f"{own.name} {doubt}" for own in results if (doubt := rate_doubt(answer.rate(own))))
+
+
+def rate_doubt(rate: Rate) -> str:
+    """Words on why a learning rate may not be the best one; "" if its neighbours were tried to the end.
+
+    >>> rate_doubt(Rate([0.01, 0.1, 1.0], 1 / 9, "highest"))
+    'is the highest of 3 tried, chosen after 11 % of the steps'
+    >>> rate_doubt(Rate([0.1], 0.0, ""))
+    'is the only one tried'
+    """
+    if len(rate.tried) < 2:
+        return "is the only one tried"
+    parts = [f"is the {rate.edge} of {len(rate.tried)} tried"] if rate.edge else []
+    if rate.share < 1.0:
+        parts.append(f"{'' if parts else 'was '}chosen after {rate.share:.0%} of the steps".replace("%", " %"))
+    return ", ".join(parts)
 
 
 def _ties(answer: Answer, compared: list[Difference]) -> str:
@@ -204,10 +227,13 @@ def _sure(answer: Answer) -> str:
     fewer = f" at {len(tried)} of {plural(len(rates), 'learning rate')}" if len(tried) < len(rates) else ""
     refused = list(answer.choice.refused)
     unable = f" {plural(len(refused), 'candidate')} cannot run here, as {refused[0]}." if refused else ""
+    others = [own for place, own in enumerate(answer.results) if not (place and candidates[own.number].arm.baseline)]
+    doubts = _doubts(answer, others)
+    rate = f" Other learning rates may be better: that of {doubts}." if doubts else ""
     return (
         f"How sure: {answer.tried} of {plural(len(candidates), 'candidate')}{fewer} searched with "
         f"{plural(options.seeds, 'seed')}; {len(answer.results)} judged on {plural(len(answer.seeds), 'fresh seed')}; "
-        f"intervals are of 95 %.{unable} It took {duration(answer.seconds)} of {duration(options.budget)}."
+        f"intervals are of 95 %.{rate}{unable} It took {duration(answer.seconds)} of {duration(options.budget)}."
     )
 
 
@@ -238,6 +264,7 @@ def document(answer: Answer) -> dict[str, Any]:
                 "candidate": own.number,
                 "name": own.name,
                 "learning_rate": own.learning_rate,
+                "rate": answer.rate(own)._asdict(),
                 "values": own.values,
                 **_interval(own),
                 "reached": own.reached,
