@@ -13,7 +13,7 @@ import scipy.stats
 from commands import call
 from run_dirs import make_run, rewrite
 
-from stellaris_jax.report.results import at_the_edge, compare_settings, seed_results, verdict
+from stellaris_jax.report.results import Measure, at_the_edge, compare_settings, seed_results, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report, row_cells, sweep_row
 
@@ -174,3 +174,10 @@ def test_a_best_learning_rate_on_the_edge_is_told(tmp_path: Path) -> None:
     (sentence,) = at_the_edge(rows[3:5])
     assert sentence == "central: best at the largest learning rate that was tried, 0.001; larger ones may be better"
     assert at_the_edge(rows[:1]) == []
+
+
+def test_a_rate_that_never_reaches_the_threshold_was_tried_too(tmp_path: Path) -> None:
+    settings = [(config_of(rate), [level] * 5) for rate, level in ((1e-4, 2.0), (1e-3, 9.0), (1e-2, 8.0))]
+    rows = rows_of(tmp_path, *settings)
+    time = Measure("env_steps", 5.0)
+    assert [bool(row.measured(time)) for row in rows].count(False) == 1 and at_the_edge(rows, time) == []

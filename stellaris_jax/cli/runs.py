@@ -18,7 +18,7 @@ from typing import Any
 from stellaris_jax.base.errors import ConfigError, RunError, printable
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
-from stellaris_jax.report.runs import counts_learned, differing_keys, setting
+from stellaris_jax.report.runs import counts_learned, differing_keys, settings_text
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.runs import run_store
 from stellaris_jax.runs.run_store import StoredRun
@@ -151,7 +151,7 @@ def _row(stored: StoredRun, keys: Sequence[str], lag: bool) -> dict[str, str]:
         **({"last data lag": number(data_lag if _is_number(data_lag) else None, 2)} if lag else {}),
         "simulated": duration(_figure(stored, "simulated_seconds")),
         "cost": dollars(_figure(stored, "cost_usd")),
-        "differs in": ", ".join(setting(key, run.settings.get(key)) for key in keys if run.config),
+        "differs in": settings_text({key: run.settings.get(key) for key in keys}) if run.config else "",
     }
 
 

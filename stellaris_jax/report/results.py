@@ -357,12 +357,13 @@ def at_the_edge(rows: Sequence[Row], measure: Measure = LAST) -> list[str]:
     families: dict[str, dict[float, Row]] = {}
     for row in rows:
         rate = row.group.values.get(RATE)
-        if isinstance(rate, int | float) and row.measured(measure):
+        if isinstance(rate, int | float) and row.seeds:
             others = {key: value for key, value in row.group.values.items() if key != RATE}
             families.setdefault(Group(others, row.group.runs).label if others else "", {})[float(rate)] = row
     sentences = []
     for name, tried in families.items():
-        best = max(tried, key=lambda rate: float(np.mean(tried[rate].measured(measure))))
+        means = {rate: float(np.mean(found)) for rate, row in tried.items() if (found := row.measured(measure))}
+        best = max(means, key=means.__getitem__, default=math.nan)
         edge = "smallest" if best == min(tried) else "largest" if best == max(tried) else ""
         if len(tried) > 1 and edge:
             other = {"smallest": "smaller", "largest": "larger"}[edge]

@@ -6,7 +6,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -105,8 +106,7 @@ class Group:
     def label(self) -> str:
         """Name for legends: `stellaris, decay=0.9`."""
         first = self.runs[0]
-        label = ", ".join(setting(key, value) for key, value in self.values.items())
-        return label or str(first.config.get("system.name", first.path.name))
+        return settings_text(self.values) or str(first.config.get("system.name", first.path.name))
 
 
 @cache
@@ -278,9 +278,22 @@ def short(key: str) -> str:
     return key.removesuffix(".name").rpartition(".")[2]
 
 
-def setting(key: str, value: Any) -> str:
-    """Setting as a part of a label: `stellaris` for a name, else `decay=0.9`."""
-    return str(value) if key.endswith(".name") else f"{short(key)}={value_text(value)}"
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """Names of config keys, as short as they can be told apart.
+
+    >>> short_names(["system.name", "system.seconds", "delays.learner.seconds"])
+    {'system.name': 'system', 'system.seconds': 'system.seconds', 'delays.learner.seconds': 'delays.learner.seconds'}
+    """
+    names = Counter(map(short, keys))
+    return {key: short(key) if names[short(key)] == 1 else key for key in keys}
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Settings as a label: `stellaris, decay=0.9`; names of groups have no key."""
+    names = short_names(values)
+    return ", ".join(
+        str(value) if key.endswith(".name") else f"{names[key]}={value_text(value)}" for key, value in values.items()
+    )
 
 
 def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -32,7 +31,7 @@ from stellaris_jax.report.results import (
     compare_settings,
 )
 from stellaris_jax.report.robust import iqm_interval
-from stellaris_jax.report.runs import Group, Run, counts_learned, group_replicates, short
+from stellaris_jax.report.runs import Group, Run, counts_learned, group_replicates, short_names
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.telemetry.format import MISSING, compact, dollars, number, over_seeds, significant, value_text
 from stellaris_jax.telemetry.format import count as counted
@@ -311,9 +310,8 @@ def lost_result(row: Row) -> str:
 
 def headings(group: Group) -> dict[str, str]:
     """Distinguishing values of a row, by headings that are as short as possible."""
-    names = Counter(map(short, group.values))
-    keys = {short(key) if names[short(key)] == 1 else key: value_text(value) for key, value in group.values.items()}
-    return keys or {"point": group.label}
+    names = short_names(group.values)
+    return {names[key]: value_text(value) for key, value in group.values.items()} or {"point": group.label}
 
 
 def _markdown(name: str, cells: list[dict[str, str]], sentences: list[str], curves: bool) -> str:
