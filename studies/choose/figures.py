@@ -137,7 +137,7 @@ def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
 
 
 def regret(study: Study) -> list[Claim] | None:
-    """Choices beside the best of thirty candidates, on seventeen pairs of a task and delays."""
+    """Choices beside the best of thirty candidates, on eight pairs of a task and delays."""
     pairs = [pair for pair in PAIRS if study.envs is None or pair.task in study.envs]
     outcomes = []
     for pair in pairs:
