@@ -359,7 +359,7 @@ def test_sixty_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (basis(1, 128), "95 % over 128 episodes"),
         (basis(2, 256), "2 seeds, 256 episodes"),
         (basis(5, 640), "95 % over 5 seeds, 640 episodes"),
-        (sparkline([1.0, 1.0]), "▁▁"),
+        (sparkline([1.0, 1.0]), "▅▅"),
         (sparkline([0.0, 7.0, 3.0]), "▁█▄"),
     ],
 )

@@ -37,7 +37,7 @@ def check_env(env: VecEnv | HostEnv | str) -> Ranges:
       env: an environment of either protocol, for example from `make`, or its name, such as `gymnasium/CartPole-v1`.
 
     Returns:
-      Ranges of observations and rewards in these episodes.
+      Ranges of observations and rewards in these episodes, and their returns.
 
     Raises:
       ConfigError: the first violation, in one sentence.
@@ -187,7 +187,7 @@ def _check_steps(env: VecEnv) -> Ranges:
     before = np.concatenate([first[None], steps.obs[:-1]])
     dead = np.zeros_like(done)
     _check_episodes(env, _Played(before, steps.final_obs, steps.obs, steps.terminated, steps.truncated, dead))
-    return ranges_of(before, steps.reward)
+    return ranges_of(before, steps.reward, done, dead)
 
 
 def _check_pools(env: HostEnv) -> Ranges:
@@ -212,7 +212,7 @@ def _check_pools(env: HostEnv) -> Ranges:
     # Leave out the last step, whose next observation is unknown.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
-    return ranges_of(obs, steps.reward[1:][~dead])
+    return ranges_of(obs, steps.reward[1:], done[1:], dead)
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,20 +16,40 @@ LARGE = 5.0
 
 
 class Ranges(NamedTuple):
-    """Ranges in a short random run, as (smallest, largest).
+    """Ranges in a short random run, as (smallest, largest), and what its episodes earn.
 
     Attributes:
       observation: range of observations, over all their elements.
       reward: range of rewards.
+      returns: returns of the episodes that ended, `[episodes]`.
+      steps: mean steps of these episodes; NaN if none ended.
     """
 
     observation: tuple[float, float]
     reward: tuple[float, float]
+    returns: np.ndarray
+    steps: float
 
 
-def ranges_of(observations: np.ndarray, rewards: np.ndarray) -> Ranges:
-    """Ranges of observations and rewards of any shape."""
-    return Ranges(*((float(array.min()), float(array.max())) for array in (observations, rewards)))
+def ranges_of(observations: np.ndarray, rewards: np.ndarray, done: np.ndarray, dead: np.ndarray) -> Ranges:
+    """Ranges of observations and rewards, and the returns of episodes.
+
+    Args:
+      observations: observations of any shape.
+      rewards: rewards, `[T, N]`.
+      done: whether a step ended an episode, `[T, N]`.
+      dead: whether a step only starts an episode, `[T, N]`.
+    """
+    ended = [column[:, flags] for column, flags in zip(_totals(rewards, dead).transpose(2, 0, 1), done.T, strict=True)]
+    returns, steps = np.concatenate([np.diff(column, prepend=0.0) for column in ended], axis=1)
+    kept = rewards[~dead]
+    observed, earned = ((float(array.min()), float(array.max())) for array in (observations, kept))
+    return Ranges(observed, earned, returns, float(steps.mean()) if len(steps) else math.nan)
+
+
+def _totals(rewards: np.ndarray, dead: np.ndarray) -> np.ndarray:
+    """Sums of rewards and of steps so far, `[2, T, N]`."""
+    return np.cumsum([np.where(dead, 0.0, rewards.astype(float)), ~dead], axis=1)
 
 
 def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> list[str]:
@@ -49,12 +70,18 @@ def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> lis
         rewards += f": {'normalised (env.normalize_reward=true)' if config.normalize_reward else 'clipped'}"
     elif _size(ranges.reward) > LARGE:
         rewards += ": large for a network; set env.normalize_reward=true"
+    random = []
+    if len(ranges.returns):
+        mean = f"{ranges.returns.mean():.4g}"
+        random = [
+            f"random actions return {mean} an episode, a mean over {len(ranges.returns)} of {ranges.steps:.3g} steps"
+        ]
     space = own_actions(env)
     if space is None:
-        return [observations, rewards]
+        return [observations, rewards, *random]
     bounds = _shown((min(space.low), max(space.high)))
     actions = f"actions from {bounds}, reached by a policy's -1 to 1 (env.rescale_action=true)"
-    return [observations, rewards, actions]
+    return [observations, rewards, *random, actions]
 
 
 def warned(env: VecEnv | HostEnv) -> str | None:

@@ -126,10 +126,12 @@ def spread(values: Sequence[float]) -> list[float]:
 
 
 def sparkline(values: list[float]) -> str:
-    """Row of bars between the smallest and the largest value."""
+    """Row of bars between the smallest and the largest value; of half the height if all are equal."""
     bars = "▁▂▃▄▅▆▇█"
     if not values:
         return ""
     low, high = min(values), max(values)
-    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
+    if low == high:
+        return bars[len(bars) // 2] * len(values)
+    scale = (len(bars) - 1) / (high - low)
     return "".join(bars[round((value - low) * scale)] for value in values)

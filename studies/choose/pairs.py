@@ -1,7 +1,7 @@
 """Pairs of a task and delays, and the candidates, all of them written down before anything was trained.
 
-Those of Breakout were seen before `choose` was mended, so they judge nothing: an earlier version chose learning rates
-after a ninth of the steps, and so took the wrong one of one learner on all four. `JUDGING` are four further pairs.
+Those of Breakout were seen before `choose` was mended, so they judge nothing. An earlier version chose learning rates
+after a ninth of the steps, and took the wrong one of one learner on all four. `JUDGING` are four further pairs.
 """
 
 from __future__ import annotations

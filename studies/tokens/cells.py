@@ -144,11 +144,12 @@ SIZES = {
 """Transformers by their approximate number of parameters; their warm starts were chosen on seeds from 100 on, so that
 all begin at about 35 % right; on the study's seeds 500k begins at 22 %."""
 PRECISIONS = {name: (f"system.actor_precision={name}",) for name in ("bfloat16", "int8")}
-METHOD, YOUNG, MISMATCH, OTHERS, RENEWAL = "methods", "young", "mismatch", "tasks", "renewal"
+METHOD, YOUNG, BETWEEN, MISMATCH, OTHERS, RENEWAL = "methods", "young", "between", "mismatch", "tasks", "renewal"
 FLIGHT, ADMISSION, SCALE = "in flight", "admission", "scale"
 QUESTIONS = {
     METHOD: Question((ADDITION,), 400, tuple(METHODS), LEVELS, {"": ()}, _late),
     YOUNG: Question((ADDITION,), 400, (CLIP, TIS, DECOUPLED, NONE), (0, 1, 4), {"": ()}, _late),
+    BETWEEN: Question((ADDITION,), 400, (CLIP, DECOUPLED), (16, 32), {"": ()}, _late),
     MISMATCH: Question((ADDITION,), 400, (NONE, CLIP, TIS, ICEPOP), (0, 8), PRECISIONS, _late),
     OTHERS: Question((SORT, COUNTDOWN), 400, (NONE, CLIP, GSPO, TIS, M2PO, DECOUPLED), (0, 64), {"": ()}, _late),
     RENEWAL: Question(

@@ -14,6 +14,7 @@ from studies.study import Figure, Study
 from studies.tokens import collapse, published, scale
 from studies.tokens.cells import (
     ADMISSION,
+    BETWEEN,
     CLIP,
     DECOUPLED,
     DROP,
@@ -59,6 +60,26 @@ def young(study: Study) -> list[Claim] | None:
     """Completions of one and four updates ago, as asynchronous language-model trainers have them."""
     title = "One and four updates old: share right over the run, less PPO's clip on fresh completions"
     return _compared(study, YOUNG, "young", title)
+
+
+def between(study: Study) -> list[Claim] | None:
+    """Completions of 16 and 32 updates ago, at which PPO's clip and decoupled PPO part."""
+    judged = Judged(study, METHOD, BETWEEN)
+    if not judged.tasks:
+        return None
+    (task,), levels = judged.tasks, QUESTIONS[BETWEEN].levels
+    at = {(name, level): judged.at(BETWEEN, task, name, level) for name in (CLIP, DECOUPLED) for level in levels}
+    claims = [
+        _more(f"{task}: {name} learns more from fresh completions than from those {old(level)}",
+              judged.at(METHOD, task, name, 0), runs)
+        for (name, level), runs in at.items()
+    ]  # fmt: skip
+    claims += [
+        _more(f"{task}, {old(level)}: {DECOUPLED} learns more than {CLIP}", at[DECOUPLED, level], at[CLIP, level])
+        for level in levels
+    ]
+    judged.table(study, "between", BETWEEN)
+    return claims
 
 
 def renewal(study: Study) -> list[Claim] | None:
@@ -214,6 +235,7 @@ FIGURES: dict[str, Figure] = {
     "mismatch": mismatch,
     "tasks": tasks,
     "young": young,
+    "between": between,
     "renewal": renewal,
     "published": claimed,
     "scale": scale.scale,

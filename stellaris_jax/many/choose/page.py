@@ -13,8 +13,9 @@ from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.many.choose.answer import Answer
 from stellaris_jax.many.choose.decisions import Decisions
 from stellaris_jax.many.choose.files import CANDIDATES, JUDGED, resume_command
-from stellaris_jax.many.choose.objective import PENALISED, mean_curve, rungs, seed_curves
+from stellaris_jax.many.choose.objective import PENALISED, mean_curve, seed_curves
 from stellaris_jax.many.choose.screening import logged
+from stellaris_jax.many.choose.stage import rung_of
 from stellaris_jax.many.choose.texts import document as as_data
 from stellaris_jax.many.choose.texts import lines, name, ratio, train_command, value
 from stellaris_jax.many.choose.verdict import differences, interval_of
@@ -35,7 +36,7 @@ from stellaris_jax.report.page.markup import (
     words,
 )
 from stellaris_jax.report.page.panels import panel, return_axes, styles, svg, swatch
-from stellaris_jax.report.runs import Run, planned_evaluations, read_run
+from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.report.style import drawing
 from stellaris_jax.runs.run_dir import writing
 from stellaris_jax.telemetry.format import dollars, number, percent, significant
@@ -178,7 +179,7 @@ def _rates(answer: Answer) -> str:
     for candidate in answer.rungs[0]:
         own = candidates[candidate]
         run = read_run(Path(own.config.run.dir), lambda message: None)
-        last = rungs(planned_evaluations(own.config.rounds, own.config.evaluation.points))[0]
+        last = rung_of(own.config, 0)
         _, returns = mean_curve([row for row in run.evaluations if row["round"] <= last], answer.goal.axis)
         if len(returns):
             series.setdefault(own.arm.name, {})[own.learning_rate] = float(returns.max())

@@ -149,7 +149,10 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
 
 def _doubts(answer: Answer, results: Iterable[Judged]) -> str:
     """Words on results whose learning rate may not be their best: `async is the highest of 3 tried`; "" if none is."""
-    return "; that of ".join(f"{own.name} {doubt}" for own in results if (doubt := rate_doubt(answer.rate(own))))
+    names: dict[str, list[str]] = {}
+    for own in results:
+        names.setdefault(rate_doubt(answer.rate(own)), []).append(own.name)
+    return "; that of ".join(f"{' and of '.join(own)} {doubt}" for doubt, own in names.items() if doubt)
 
 
 def rate_doubt(rate: Rate) -> str:
