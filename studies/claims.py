@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -55,7 +56,12 @@ class Claim:
     @property
     def has_few(self) -> bool:
         """Whether a side of a verdict has too few seeds for an interval to be trusted."""
-        return self.verdict != OPEN and any(int(count) < FEWEST for count in re.findall(r"\d+", self.n))
+        return self.verdict != OPEN and self._fewest < FEWEST
+
+    @property
+    def _fewest(self) -> float:
+        """Fewest seeds of a side."""
+        return min(map(int, re.findall(r"\d+", self.n)), default=math.inf)
 
     @property
     def shown_verdict(self) -> str:
@@ -65,6 +71,8 @@ class Claim:
         """
         if self.has_few:
             return f"{self.verdict}, few seeds"
+        if self.p is None and self._fewest == 1:
+            return "no test, one seed"
         if self.verdict != OPEN and self.p is None:
             return f"{self.verdict}, {'no test' if self.effect is None else 'not corrected'}"
         return f"**{self.verdict}**" if self.survives else self.verdict

@@ -85,7 +85,7 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
                     f"{store} has {variant.name} with other settings: keep them apart with --results DIR, or "
                     "remove its lines to train it anew."
                 )
-        missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
+        missing = jobs(variant, [seed for seed in seeds if (variant.name, seed) not in known])
         if missing:
             print(f"training {untrained.index(variant) + 1} of {len(untrained)}: {variant.name}", flush=True)
             finished = runs(missing, root)

@@ -37,7 +37,7 @@ SURVIVAL = " Of {judged} verdicts {survive} survive."
 FEW = " Verdicts marked *few seeds* have an interval over fewer than five, which decides nothing."
 SIZES = (
     "*The paper's size* is the ratio of its two figures: *excluded* if it lies outside our 95 % interval, *compatible* "
-    "if inside. It is excluded in {excluded} of {number} comparisons."
+    "if inside."
 )
 PAIRED = ", or of equal seeds in pairs where the claim says *paired*"
 UNKNOWN = ", or if a seed is not *known*: it was not evaluated within the time or money"
@@ -196,8 +196,10 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     heads = f"| figure | claim |{' paper |' if papers else ''} here | n | |"
     if sizes:
         heads += " the paper's size |"
+        about += f" {SIZES}"
         counts = Counter(claim.size for _, claim in claims if not claim.has_few)
-        about += f" {SIZES.format(excluded=counts[EXCLUDED], number=counts[EXCLUDED] + counts[COMPATIBLE])}"
+        if number := counts[EXCLUDED] + counts[COMPATIBLE]:
+            about += f" It is excluded in {counts[EXCLUDED]} of {number} comparisons."
     lines = [
         *(["![All claims at one glance](claims.png)", ""] if picture else []),
         fill(about, 118),

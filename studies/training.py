@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
@@ -175,9 +175,19 @@ class Job:
         return [*self.variant.overrides, f"seed={self.first}", f"num_seeds={self.count}"]
 
 
-def jobs(variant: Variant, seeds: range) -> list[Job]:
-    """Runs that train a variant with these seeds."""
-    return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
+def jobs(variant: Variant, seeds: Sequence[int]) -> list[Job]:
+    """Runs that train a variant with these seeds, in increasing order: each of at most `BLOCK` that follow each other.
+
+    >>> [[*job.seeds] for job in jobs(Variant("a", ()), [0, 1, 2, 3, 4, 5, 8])]
+    [[0, 1, 2, 3, 4], [5], [8]]
+    """
+    found: list[Job] = []
+    for seed in seeds:
+        if found and seed == found[-1].seeds[-1] + 1 and found[-1].count < BLOCK:
+            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        else:
+            found.append(Job(variant, seed, 1))
+    return found
 
 
 def runs(requested: Sequence[Job], root: Path) -> list[Run]:

@@ -107,6 +107,7 @@ def test_few_seeds_are_said() -> None:
     sized = [replace(claim, size=EXCLUDED) for claim in (few, enough)]
     assert [claim.shown_size for claim in sized] == ["excluded, few seeds", "excluded"]
     assert more("", "", np.arange(4.0), np.arange(4.0)).shown_verdict == OPEN
+    assert more("", "", np.ones(1), np.zeros(1)).shown_verdict == "no test, one seed"
 
 
 def test_how_far_toward_the_paper(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["-m", "sweep=stalenes"], "did you mean staleness"),
         (["-m", "system=central", "system.learners=1,2"], "must be 1, not 2"),
         (["sweep=staleness"], "add -m"),
-        (["seed=1,2"], "add -m"),
+        (["seed=1,2"], "train -m"),
         (["-m", "algorithm.options.clip=interval(0,1)"], "list of values"),
         (["--seed=3"], "key=value"),
         (["--seed", "3"], "key=value"),

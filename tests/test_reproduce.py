@@ -161,6 +161,9 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     assert learned([CENTRAL], SEEDS, tmp_path / "nothing", store) == first
     assert learned([CENTRAL], range(4, 5), tmp_path / "nothing", store)[CENTRAL] == first[CENTRAL][1:]
     assert not (tmp_path / "nothing").exists()
+    learned([CENTRAL], range(SEEDS[0], SEEDS[-1] + 2), tmp_path / "more", store)
+    (trained,) = (path for path in (tmp_path / "more" / CENTRAL.name).iterdir() if path.is_dir())
+    assert trained.name.endswith(f"seeds-{SEEDS[-1] + 1}-{SEEDS[-1] + 1}"), "no seed is trained twice"
     broken = Variant("toy/nonsense", ("env=gymnax/cartpole", "system=nonsense"))
     with pytest.raises(ConfigError, match="system=nonsense"):
         learned([broken], range(3, 6), tmp_path / "nothing", store)

@@ -92,7 +92,8 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     for override in parsed:
         if override.is_sweep_override():
             raise ConfigError(
-                f"{line_of(override)} has several values; add -m to run them all, or write [a,b] for a list."
+                f"{line_of(override)} has several values, and one is taken here; train -m trains them all, and [a,b] "
+                "is a list."
             )
     named = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
     if named:
