@@ -55,7 +55,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the options `--plugin` and `--trust`, by which a user allows a stored run's imports; see `trust_of`."""
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="NAME",
-        help="allow the run to import this plug-in, module or service that its config.yaml names; may be repeated",
+        help="allow a run that others made to import this plug-in, module or service that its config.yaml names; "
+        "may be repeated",
     )  # fmt: skip
     parser.add_argument("--trust", action="store_true", help="allow all that its config.yaml names: run its code")
 
