@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from published import (
     actors,
+    choices,
     map_equivalence,
     map_methods,
     map_settings,
@@ -40,6 +41,7 @@ STUDIES = (
     token_intervals,
     off_policy,
     regimes,
+    choices,
     papers,
     siblings,
     stellaris_time,

@@ -1,115 +1,28 @@
-"""Numbers of the pages on `choose`, live runs, learning, environments and benchmarks."""
+"""Numbers of the pages on live runs, learning, environments and benchmarks."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from published.case import Case
 from published.files import document, table
-from published.statistics import paired, welch
+from published.statistics import welch
 from published.texts import WORDS, gain, loss, plus_minus, row, span
 
 FRONT, FINDINGS = "README.md", "results/README.md"
-CHOOSE, LIVE, LEARNING, ENVIRONMENTS, BENCHMARKS = (
-    f"results/{study}/README.md" for study in ("choose", "live", "learning", "environments", "benchmarks")
+LIVE, LEARNING, ENVIRONMENTS, BENCHMARKS = (
+    f"results/{study}/README.md" for study in ("live", "learning", "environments", "benchmarks")
 )
-PAIRS = [f"{task}-{delays}" for task in ("cartpole", "acrobot", "breakout")
-         for delays in ("heavy_tails", "constant", "slow_actors", "many_learners")]  # fmt: skip
-"""Pairs of a task and delays; the first seven had been seen before a change, the others judge."""
-SEEN, JUDGING = PAIRS[:7], PAIRS[7:]
 APPO, PPO = "RLlib's APPO", "RLlib's PPO"
-
-
-class Choice(NamedTuple):
-    """Worth of a choice, on seeds that it has not seen.
-
-    Attributes:
-      regret: how much longer it takes than the best candidate, as a share.
-      tuned: the same of plain async at the best of its rates.
-      cost: processor time, as a share of training all candidates.
-      covered: whether each stated interval has the mean on these seeds.
-      widths: upper ends of these intervals over lower ones.
-    """
-
-    regret: float
-    tuned: float
-    cost: float
-    covered: list[bool]
-    widths: list[float]
-
-
-def seconds_of_all(pair: str) -> dict[tuple[str, float], float]:
-    """Mean seconds of all candidates of a pair, by system and learning rate."""
-    every = document(f"choose/{pair}-full.json")
-    seconds = np.exp(np.log(np.array(every["values"])).mean(axis=1)).tolist()
-    return dict(zip(zip(every["names"], every["rates"], strict=True), seconds, strict=True))
-
-
-@functools.cache
-def choice(pair: str) -> Choice:
-    every, chosen = document(f"choose/{pair}-full.json"), document(f"choose/{pair}-choice.json")
-    means = seconds_of_all(pair)
-    stated = [(result["name"], result["learning_rate"], result) for result in chosen["results"]]
-    first = stated[0][:2]
-    if chosen["confirmed"]:
-        stated.append((*first, chosen["confirmed"]))
-    stated = [each for each in stated if each[-1]["low"] is not None]
-    covered = [bool(bounds["low"] <= means[name, rate] <= bounds["high"]) for name, rate, bounds in stated]
-    widths = [bounds["high"] / bounds["low"] for *_, bounds in stated]
-    best = min(means.values())
-    tuned = min(mean for (name, _), mean in means.items() if name == "async")
-    cost = chosen["processor_seconds"] / every["seconds"]
-    return Choice(means[first] / best - 1, tuned / best - 1, cost, covered, widths)
-
-
-def widths_of_intervals() -> str:
-    *others, second, widest = sorted(width for pair in JUDGING for width in choice(pair).widths)
-    return f"{np.median([*others, second, widest]):.1f}-fold wide, two {second:.0f}-fold and {widest:.0f}-fold"
-
-
-def asynchrony_beside_several(pairs: Sequence[str]) -> str:
-    """Seconds of plain async beside the best system of several learners."""
-    ratios = []
-    for pair in pairs:
-        means = seconds_of_all(pair)
-        several = min(mean for (name, _), mean in means.items() if not name.startswith("one learner"))
-        ratios.append(min(mean for (name, _), mean in means.items() if name == "async") / several)
-    return " and ".join(f"{ratio:.1f}" for ratio in sorted(ratios)) + " times"
-
-
-def default_at_another_rate() -> str:
-    means = seconds_of_all("acrobot-many_learners")
-    return f"{means['Stellaris', 3e-3] / min(means.values()):.2f} times"
 
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f}"
-
-
-def percent_span(shares: Sequence[float]) -> str:
-    return span([100 * share for share in shares], 0) + " %"
-
-
-def coverage() -> str:
-    covered = [each for pair in JUDGING for each in choice(pair).covered]
-    return f"{sum(covered)} of {len(covered)}"
-
-
-def chance_of_lower_regret() -> str:
-    """Probability that tuned async's larger regret is by chance."""
-    choices = [choice(pair) for pair in JUDGING]
-    return f"p = {paired([each.tuned for each in choices], [each.regret for each in choices]).p:.3f}"
-
-
-def regrets_of_seen_pairs() -> str:
-    *most, largest = [percent(regret) for regret in sorted(choice(pair).regret for pair in SEEN)]
-    return f"{', '.join(most)} and {largest} %"
 
 
 # Live runs ------------------------------------------------------------------------------------------------------------
@@ -278,22 +191,6 @@ def cost_of_truncation() -> str:
     return f"{gradient['stellaris'] / gradient['stellaris, no truncation']:.2f} times"
 
 
-CHOICES = [
-    Case(CHOOSE, "**Its choice takes", "18 % longer",
-         lambda: f"{percent(float(np.median([choice(pair).regret for pair in JUDGING])))} % longer"),
-    Case(CHOOSE, "**Its choice takes", "0 to 25 %", lambda: percent_span([choice(pair).regret for pair in JUDGING])),
-    Case(CHOOSE, "| cost of a choice |", "11 to 13 % of training all candidates on Breakout, 36 % on Acrobot",
-         lambda: f"{percent_span([choice(pair).cost for pair in JUDGING[1:]])} of training all candidates on Breakout, "
-                 f"{percent(choice('acrobot-many_learners').cost)} % on Acrobot"),
-    Case(CHOOSE, "| its stated intervals |", "19 of 19", coverage),
-    Case(CHOOSE, "| its stated intervals |", "1.6-fold wide, two 60-fold and 73-fold", widths_of_intervals),
-    Case(CHOOSE, "- **One learner** is an ideal", "2.4 and 3.2 times",
-         partial(asynchrony_beside_several, ["breakout-heavy_tails", "breakout-slow_actors"])),
-    Case(CHOOSE, "- **Default** is the package's", "1.15 times", default_at_another_rate),
-    Case(CHOOSE, "| lower regret than that asynchrony |", "p = 0.054", chance_of_lower_regret),
-    Case(CHOOSE, "On seven other pairs", "0, 0, 0, 15, 54, 148 and 241 %", regrets_of_seen_pairs),
-]  # fmt: skip
-
 LIVE_RUNS = [
     Case(FINDINGS, "**The simulator tells the time of live runs", "within 16 %",
          lambda: f"within {percent(max(errors_of_seconds()))} %"),
@@ -392,4 +289,4 @@ SPEED = [
     Case("results/stellaris/README.md", "a forward pass for every policy in flight", "1.47 times", cost_of_truncation),
 ]  # fmt: skip
 
-CASES = [*CHOICES, *LIVE_RUNS, *RETURNS, *SPEED]
+CASES = [*LIVE_RUNS, *RETURNS, *SPEED]
