@@ -1,7 +1,7 @@
 """Pairs of a task and delays, and the candidates, all of them written down before anything was trained.
 
 Those of Breakout were seen before `choose` was mended, so they judge nothing. An earlier version chose learning rates
-after a ninth of the steps, and took the wrong one of one learner on all four. `JUDGING` are four further pairs.
+after a ninth of the steps, and took the wrong one of one learner on all four. `JUDGING` are five further pairs.
 """
 
 from __future__ import annotations
@@ -81,5 +81,6 @@ class Pair(NamedTuple):
 
 
 JUDGING = [Pair(task, delays) for task in ("cartpole", "acrobot") for delays in ("few learners", "failures")]
+JUDGING.append(Pair("breakout", "few learners"))
 """Pairs that nothing was mended by."""
 PAIRS = JUDGING + [Pair("breakout", delays) for delays in ("heavy tails", "constant", "slow actors", "many learners")]

@@ -149,7 +149,7 @@ FLIGHT, ADMISSION, SCALE = "in flight", "admission", "scale"
 QUESTIONS = {
     METHOD: Question((ADDITION,), 400, tuple(METHODS), LEVELS, {"": ()}, _late),
     YOUNG: Question((ADDITION,), 400, (CLIP, TIS, DECOUPLED, NONE), (0, 1, 4), {"": ()}, _late),
-    BETWEEN: Question((ADDITION,), 400, (CLIP, DECOUPLED), (16, 32), {"": ()}, _late),
+    BETWEEN: Question((ADDITION,), 400, (CLIP, DECOUPLED), (0, 16, 32), {"": ()}, _late),
     MISMATCH: Question((ADDITION,), 400, (NONE, CLIP, TIS, ICEPOP), (0, 8), PRECISIONS, _late),
     OTHERS: Question((SORT, COUNTDOWN), 400, (NONE, CLIP, GSPO, TIS, M2PO, DECOUPLED), (0, 64), {"": ()}, _late),
     RENEWAL: Question(

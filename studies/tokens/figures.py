@@ -64,22 +64,8 @@ def young(study: Study) -> list[Claim] | None:
 
 def between(study: Study) -> list[Claim] | None:
     """Completions of 16 and 32 updates ago, at which PPO's clip and decoupled PPO part."""
-    judged = Judged(study, METHOD, BETWEEN)
-    if not judged.tasks:
-        return None
-    (task,), levels = judged.tasks, QUESTIONS[BETWEEN].levels
-    at = {(name, level): judged.at(BETWEEN, task, name, level) for name in (CLIP, DECOUPLED) for level in levels}
-    claims = [
-        _more(f"{task}: {name} learns more from fresh completions than from those {old(level)}",
-              judged.at(METHOD, task, name, 0), runs)
-        for (name, level), runs in at.items()
-    ]  # fmt: skip
-    claims += [
-        _more(f"{task}, {old(level)}: {DECOUPLED} learns more than {CLIP}", at[DECOUPLED, level], at[CLIP, level])
-        for level in levels
-    ]
-    judged.table(study, "between", BETWEEN)
-    return claims
+    title = "16 and 32 updates old: share right over the run, less PPO's clip on fresh completions"
+    return _compared(study, BETWEEN, "between", title)
 
 
 def renewal(study: Study) -> list[Claim] | None:
@@ -108,7 +94,7 @@ def old(level: int) -> str:
 
 
 def _compared(study: Study, question: str, figure: str, title: str) -> list[Claim] | None:
-    """Claims on each method by level, and beside no correction and PPO's clip.
+    """Claims on each method by level, and beside no correction and PPO's clip if they were trained.
 
     Args:
       study: directories.
@@ -130,7 +116,8 @@ def _compared(study: Study, question: str, figure: str, title: str) -> list[Clai
         ]  # fmt: skip
         claims += [
             _more(f"{task}, {old(level)}: {name} learns more than {other}", at[name, level], at[other, level])
-            for other in (NONE, CLIP) for name in names if name not in (NONE, other) for level in late
+            for other in (NONE, CLIP) if other in names
+            for name in names if name not in (NONE, other) for level in late
         ]  # fmt: skip
     judged.table(study, figure, question)
     judged.draw(study, figure, question, AGE, title, fresh=question)
