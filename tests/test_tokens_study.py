@@ -154,9 +154,10 @@ def test_claims_of_asynchrony(study: Study) -> None:
         "countdown",
     }
     assert len(verdicts(figures.young(study))) == 2 * (4 + 3 + 2), "each against fresh ones, no correction, the clip"
+    assert len(verdicts(figures.between(study))) == 2 * (2 + 1), "no correction was not trained at these ages"
     assert len(verdicts(figures.renewal(study))) == 3 * 2 + 2, "each beside the clip and TIS, and 16 beside 1 and 4"
     assert (study.results / "figure_renewal.csv").is_file()
-    for figure in ("admission", "flight", "mismatch", "tasks", "young"):
+    for figure in ("admission", "flight", "mismatch", "tasks", "young", "between"):
         assert study.picture(figure).is_file() and (study.results / f"figure_{figure}.csv").is_file()
 
 
