@@ -243,7 +243,8 @@ def space(tree: Any, folder: Path) -> Path:
         ({"systems": [1]}, "systems must map names to lists of overrides, not [1]."),
         ({"systems": {"a": "system=async"}}, "systems.a must be a list of overrides, such as [system=async]"),
         ({"systems": {"a": ["async"]}}, "systems.a must be a list of overrides"),
-        ({"systems": {"a": ["system=async"]}, "learning_rates": [0]}, "learning_rates must be positive factors"),
+        ({"systems": {"a": ["system=async"]}, "learning_rates": [0]}, "learning_rates must be factors"),
+        ({"systems": {"a": ["system=async"]}, "learning_rates": [1e-323]}, "from 1e-9 to 1e9"),
         ({"systems": {"a": ["system=async"]}, "one_learner": ["b"]}, "one_learner has 'b', which is none of a."),
     ],
 )
@@ -324,7 +325,7 @@ def test_a_larger_budget_searches_again_until_finalists_are_judged(tmp_path: Pat
 
 
 def test_candidates_close_to_the_configured_rate_come_first(tmp_path: Path) -> None:
-    tree = {"systems": {"mine": ["system=async"]}, "learning_rates": [0.1, 1, 4]}
+    tree = {"systems": {"mine": ["system=async"]}, "learning_rates": [0.1, 1, 1.0001, 4]}  # two are the same
     tried, refused = candidates([*SMALL, "algorithm.learning_rate=1e-3"], Space.read(space(tree, tmp_path)), Options())
     assert [own.learning_rate for own in tried][::3] == [1e-3, 4e-3, 1e-4] and not refused
     assert [own.arm.name for own in tried[:3]] == [*BASELINES, "mine"]

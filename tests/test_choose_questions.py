@@ -73,7 +73,7 @@ def test_names_of_all_kinds() -> None:
         ),
         ({"systems": {"a": []}, "one_learner": "a"}, "one_learner must be a list"),
         ({"systems": {"a": []}, "one_learner": [["a"]]}, "which is none of"),
-        ({"systems": {"a": []}, "learning_rates": [10**400]}, "must be positive factors"),
+        ({"systems": {"a": []}, "learning_rates": [10**400]}, "must be factors"),
     ],
 )
 def test_spaces_of_a_stranger(space: dict[str, Any], told: str) -> None:

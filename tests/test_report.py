@@ -21,9 +21,11 @@ from run_dirs import STEPS, make_run
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.statistics import FEWEST, band, mean_ci95, on_common_grid
+from stellaris_jax.report import verdicts
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
+from stellaris_jax.report.results import compare_settings
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
-from stellaris_jax.report.sweep import report
+from stellaris_jax.report.sweep import COLUMNS, headings, report, row_cells, sweep_rows
 
 
 def sweep_config(place: Path, rule: str, seed: int, decay: float) -> dict[str, Any]:
@@ -261,6 +263,26 @@ def test_of_equal_returns_the_faster_learner_comes_first(tmp_path: Path) -> None
         (place / "summary.json").write_text(json.dumps({**summary, "simulated_seconds": seconds}))
     rows = compare_settings(group_replicates([load_run(tmp_path / name) for name in ("0", "1")]))
     assert [(row.label.split(",")[0], row.is_top) for row in rows] == [("stellaris", False), ("async", True)]
+
+
+def test_a_setting_keeps_its_column_beside_a_column_of_that_name(tmp_path: Path) -> None:
+    """`warm_start.updates` is no count of updates, `env.kwargs.runs` no list of runs, and so on for all headings."""
+    sweep, columns = tmp_path / "sweep", sorted(COLUMNS)
+    for index in range(2):
+        place = sweep / str(index)
+        config = sweep_config(place, "async", 0, 0.9)
+        config["env"]["kwargs"] = {name: f"{name} {index}" for name in columns}
+        make_run(place, config, [1.0, 2.0])
+    report(sweep)
+    rows = compare_settings(group_replicates([read_run(sweep / str(index)) for index in range(2)]))
+    cells = [verdicts._cells(row, verdicts.Question(threshold=1.0, margin=0.1), False, True) for row in rows]
+    table = (sweep / "table.md").read_text()
+    for name in columns:
+        assert f"| {name} 0 |" in table and f"| {name} 1 |" in table
+        assert {row[f"env.kwargs.{name}"] for row in cells} == {f"{name} 0", f"{name} 1"}
+    (values, _), (row, _) = sweep_rows(rows, 1.0), rows
+    own = {cell.heading for cell in row_cells(values, row, 1.0)} | cells[0].keys() - headings(row.group).keys()
+    assert {name for name in own if name.isidentifier()} == COLUMNS, "other headings can be no part of a key"
 
 
 def test_sweep_in_which_everything_failed(tmp_path: Path) -> None:

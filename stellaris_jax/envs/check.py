@@ -16,9 +16,10 @@ from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
-"""Bounds of the steps of each environment: twice the time limit, within these bounds."""
+"""Bounds of the steps of each environment on the host: twice the time limit, within these bounds. Those in JAX take the
+most, since steps cost next to nothing beside compilation."""
 UNLIMITED_STEPS = 200
-"""Steps of each environment whose episodes have no time limit."""
+"""Steps of each environment on the host whose episodes have no time limit."""
 SEED = 20
 
 
@@ -85,6 +86,8 @@ class _Played(NamedTuple):
 
 
 def _length(env: VecEnv | HostEnv) -> int:
+    if not is_host(env):
+        return MOST_STEPS
     if env.max_episode_steps is None:
         return UNLIMITED_STEPS
     return min(max(2 * env.max_episode_steps + 2, LEAST_STEPS), MOST_STEPS)
@@ -187,7 +190,7 @@ def _check_steps(env: VecEnv) -> Ranges:
     before = np.concatenate([first[None], steps.obs[:-1]])
     dead = np.zeros_like(done)
     _check_episodes(env, _Played(before, steps.final_obs, steps.obs, steps.terminated, steps.truncated, dead))
-    return ranges_of(before, steps.reward, done, dead)
+    return ranges_of(before, steps.reward, done, dead, env.max_episode_steps)
 
 
 def _check_pools(env: HostEnv) -> Ranges:
@@ -212,7 +215,7 @@ def _check_pools(env: HostEnv) -> Ranges:
     # Leave out the last step, whose next observation is unknown.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
-    return ranges_of(obs, steps.reward[1:], done[1:], dead)
+    return ranges_of(obs, steps.reward[1:], done[1:], dead, env.max_episode_steps)
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.envs.base import Box, HostEnv, VecEnv
 from stellaris_jax.envs.rescale import is_far, own_actions
@@ -18,20 +19,27 @@ LARGE = 5.0
 class Ranges(NamedTuple):
     """Ranges in a short random run, as (smallest, largest), and what its episodes earn.
 
+    Only episodes that began so early that the run is as long as their time limit count, or the first ones if it is
+    shorter than that. Otherwise short episodes would count more than long ones.
+
     Attributes:
       observation: range of observations, over all their elements.
       reward: range of rewards.
-      returns: returns of the episodes that ended, `[episodes]`.
-      steps: mean steps of these episodes; NaN if none ended.
+      returns: returns of episodes, `[episodes]`, so far where the run ended before the episode.
+      steps: steps of these episodes, `[episodes]`.
+      unfinished: number of episodes before whose end the run ended.
     """
 
     observation: tuple[float, float]
     reward: tuple[float, float]
     returns: np.ndarray
-    steps: float
+    steps: np.ndarray
+    unfinished: int
 
 
-def ranges_of(observations: np.ndarray, rewards: np.ndarray, done: np.ndarray, dead: np.ndarray) -> Ranges:
+def ranges_of(
+    observations: np.ndarray, rewards: np.ndarray, done: np.ndarray, dead: np.ndarray, limit: int | None
+) -> Ranges:
     """Ranges of observations and rewards, and the returns of episodes.
 
     Args:
@@ -39,17 +47,25 @@ def ranges_of(observations: np.ndarray, rewards: np.ndarray, done: np.ndarray, d
       rewards: rewards, `[T, N]`.
       done: whether a step ended an episode, `[T, N]`.
       dead: whether a step only starts an episode, `[T, N]`.
+      limit: most steps of an episode, if there is such a number.
     """
-    ended = [column[:, flags] for column, flags in zip(_totals(rewards, dead).transpose(2, 0, 1), done.T, strict=True)]
-    returns, steps = np.concatenate([np.diff(column, prepend=0.0) for column in ended], axis=1)
+    last = 0 if limit is None else max(0, len(done) - limit)
+    columns = zip(rewards.T, done.T, dead.T, strict=True)
+    episodes = np.array([own for column in columns for own in _episodes(*column, last)])
+    returns, steps, over = episodes.T
     kept = rewards[~dead]
     observed, earned = ((float(array.min()), float(array.max())) for array in (observations, kept))
-    return Ranges(observed, earned, returns, float(steps.mean()) if len(steps) else math.nan)
+    return Ranges(observed, earned, returns, steps, int((over == 0).sum()))
 
 
-def _totals(rewards: np.ndarray, dead: np.ndarray) -> np.ndarray:
-    """Sums of rewards and of steps so far, `[2, T, N]`."""
-    return np.cumsum([np.where(dead, 0.0, rewards.astype(float)), ~dead], axis=1)
+def _episodes(rewards: np.ndarray, done: np.ndarray, dead: np.ndarray, last: int) -> Iterator[tuple[float, int, bool]]:
+    """Return, steps and whether it is over, of each episode of one environment that began by step `last`."""
+    begin = 0
+    for end in [*np.flatnonzero(done), len(done) - 1]:
+        begin += bool(dead[begin]) if begin < len(dead) else 0
+        if begin <= min(last, end):
+            yield float(rewards[begin : end + 1].sum(dtype=float)), int(end + 1 - begin), bool(done[end])
+        begin = int(end) + 1
 
 
 def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> list[str]:
@@ -70,18 +86,33 @@ def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> lis
         rewards += f": {'normalised (env.normalize_reward=true)' if config.normalize_reward else 'clipped'}"
     elif _size(ranges.reward) > LARGE:
         rewards += ": large for a network; set env.normalize_reward=true"
-    random = []
-    if len(ranges.returns):
-        mean = f"{ranges.returns.mean():.4g}"
-        random = [
-            f"random actions return {mean} an episode, a mean over {len(ranges.returns)} of {ranges.steps:.3g} steps"
-        ]
+    random = _random_line(ranges, "life" if config.life_loss else "episode")
     space = own_actions(env)
     if space is None:
-        return [observations, rewards, *random]
+        return [observations, rewards, random]
     bounds = _shown((min(space.low), max(space.high)))
     actions = f"actions from {bounds}, reached by a policy's -1 to 1 (env.rescale_action=true)"
-    return [observations, rewards, *random, actions]
+    return [observations, rewards, random, actions]
+
+
+def _random_line(ranges: Ranges, episode: str) -> str:
+    """Line on what random actions earn in an episode, or in the part of it that was played."""
+    mean, half = mean_ci95(ranges.returns)
+    value, count = f"{_figure(mean, 4)} ± {_figure(half, 2)}", len(ranges.returns)
+    if not ranges.unfinished:
+        steps = _figure(float(ranges.steps.mean()), 3)
+        return f"random actions return {value} per {episode}, of {steps} steps (means over {count})"
+    played = f"the first {ranges.steps.max():,.0f} steps of each {episode}"
+    return f"random actions earn {value} in {played}, after which {ranges.unfinished} of {count} were not over"
+
+
+def _figure(value: float, digits: int) -> str:
+    """Number without an exponent where it is large.
+
+    >>> _figure(1163.4, 4), _figure(132.0, 2), _figure(0.123, 2)
+    ('1,163', '132', '0.12')
+    """
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:,.{digits}g}"
 
 
 def warned(env: VecEnv | HostEnv) -> str | None:

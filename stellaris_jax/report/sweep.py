@@ -40,6 +40,8 @@ PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """Axes that the table times a threshold on."""
 SPENT = ("simulated_seconds", "cost_usd")
 """Clocks of whole runs that the table shows with an interval over seeds."""
+COLUMNS = frozenset({"return", "seeds", "IQM", "area", "staleness", "cost", "updates", "runs", "shared"})
+"""Headings of tables' own columns that might be the last part of a setting's key."""
 SIGNS = {BEST: "★", TIED: "tied", OPEN: "open", FEW: "few seeds"}
 """Texts for the marks of rows."""
 LEGEND = (
@@ -309,8 +311,8 @@ def lost_result(row: Row) -> str:
 
 
 def headings(group: Group) -> dict[str, str]:
-    """Distinguishing values of a row, by headings that are as short as possible."""
-    names = short_names(group.values)
+    """Distinguishing values of a row, by headings that are as short as possible, and no other column's."""
+    names = {key: key if name in COLUMNS else name for key, name in short_names(group.values).items()}
     return {names[key]: value_text(value) for key, value in group.values.items()} or {"point": group.label}
 
 

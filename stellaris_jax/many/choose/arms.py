@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -105,10 +104,10 @@ class Space(NamedTuple):
         if not (named["systems"] or named["presets"]):
             raise ConfigError(f"{path}: systems is empty; it names systems, each with a list of overrides.")
         factors, alone = tree.get("learning_rates", [1.0]), tree.get("one_learner", [])
-        if not (isinstance(factors, list) and factors and all(map(_is_positive, factors))):
+        if not (isinstance(factors, list) and factors and all(map(_is_factor, factors))):
             raise ConfigError(
-                f"{path}: learning_rates must be positive factors on the configured rate, such as [0.3, 1, 3], not "
-                f"{shown(factors)}."
+                f"{path}: learning_rates must be factors on the configured rate, from 1e-9 to 1e9, such as "
+                f"[0.3, 1, 3], not {shown(factors)}."
             )
         names = [*named["systems"], *named["presets"]]
         if not isinstance(alone, list):
@@ -162,8 +161,8 @@ class Space(NamedTuple):
         return [*own, *corrected]
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9
 
 
 def _named(tree: Any, place: str) -> dict[str, tuple[str, ...]]:

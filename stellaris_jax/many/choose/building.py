@@ -88,7 +88,8 @@ def candidates(
             if arm.corrected != corrected:
                 continue
             rate = float(f"{factor * config.algorithm.learning_rate:.3g}")
-            tried.append(Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate})))
+            candidate = Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate}))
+            tried += [] if candidate in tried else [candidate]  # factors may be the same in so many digits
     return tried, refused
 
 

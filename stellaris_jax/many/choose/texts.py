@@ -140,9 +140,10 @@ def _against(answer: Answer, compared: list[Difference]) -> str:
     verb = "it has a" if answer.goal.target is None else "it is"
     said = [f"{verb} {'; '.join(parts)}"] if parts else []
     said += [f"{' and '.join(never)} never reached the target"] if never else []
-    chosen = " Ratios are of the seeds that chose it, which flatters it." if parts else ""
+    what = "Differences" if answer.goal.target is None else "Ratios"
+    chosen = f" {what} are of the seeds that chose it, which flatters it." if parts else ""
     doubts = _doubts(answer, [own for own, _ in judged])
-    chosen += f" They may be too high, because the learning rate of {doubts}." if doubts and parts else ""
+    chosen += f" Baselines may do better than this: the learning rate of {doubts}." if doubts else ""
     notes = f"{chosen}{_penalty(own for own, _ in judged)}{unable}"
     return f"On equal hardware, with waiting actors, {'; '.join(said)}.{notes}"
 

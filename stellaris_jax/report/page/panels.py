@@ -34,7 +34,7 @@ from stellaris_jax.report.curves import (
 from stellaris_jax.report.page.markup import text
 from stellaris_jax.report.results import ENV, Row
 from stellaris_jax.report.robust import Scores, performance_profile
-from stellaris_jax.report.runs import LEARNED, Run, counts_learned, seed_curves, short
+from stellaris_jax.report.runs import LEARNED, Run, counts_learned, seed_curves, short_names
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import compact, dollars
 
@@ -185,7 +185,7 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
         ticks(axes, compact)
     if 1 < len(series) <= MOST:
         axes.legend(fontsize=TEXT - 1, frameon=False, labelcolor=INK)
-    axes.set_xlabel(short(key), fontsize=TEXT)
+    axes.set_xlabel(short_names(rows[0].group.values)[key], fontsize=TEXT)
     axes.set_ylabel("final return", fontsize=TEXT)
     tidy(axes)
     return svg(figure, f"final return against {key} on {rows[0].env}")
