@@ -168,7 +168,7 @@ def test_directories_of_runs_and_runs_by_name(tmp_path: Path) -> None:
     page = page_of(tmp_path / "study", trials[1], tmp_path / "again")
     assert page.links == ["study/trial-1/", "study/trial-2/"]
     assert f"{tmp_path / 'again'} has the configuration and the seed of a run before it" in page.words
-    assert page.tables[1][1][2] == "noise", "runs that came to the same"
+    assert page.tables[1][1][2] == "tied", "runs that came to the same"
 
 
 def torn(run: Path) -> None:

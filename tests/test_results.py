@@ -105,7 +105,7 @@ def test_the_best_row_and_what_is_within_noise_of_it(tmp_path: Path) -> None:
     assert worst is not None
     assert (worst.pairs, worst.p, worst.mean) == (6, pytest.approx(paired.pvalue), pytest.approx(SHARE * 10))
     assert rows[0].p_holm == pytest.approx(2 * paired.pvalue), "of the two that can be tested it is the smaller"
-    assert [verdict(row) for row in rows] == ["the setting", "", "noise", "too few seeds", "too few seeds"]
+    assert [verdict(row) for row in rows] == ["the setting", "", "tied", "too few seeds", "too few seeds"]
 
 
 def test_environments_are_not_compared(tmp_path: Path) -> None:

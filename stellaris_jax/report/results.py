@@ -343,7 +343,7 @@ def verdict(row: Row) -> str:
     if difference.within_noise is None:
         return "too few seeds"
     if difference.within_noise:
-        return "noise"
+        return "tied"
     return "the setting" if row.p_holm < LEVEL else "open"
 
 

@@ -211,7 +211,7 @@ class Question(NamedTuple):
         nothing = "one" if self.measure.is_time else "zero"
         return (
             "the setting: p (Student's test, corrected for the number of comparisons by Holm) is below 5 %. open: "
-            f"{nothing} is outside of the interval (a bootstrap's), but p is not below 5 %. noise: {nothing} is within "
+            f"{nothing} is outside of the interval (a bootstrap's), but p is not below 5 %. tied: {nothing} is within "
             "the interval."
         )
 
