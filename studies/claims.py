@@ -56,7 +56,12 @@ class Claim:
     @property
     def has_few(self) -> bool:
         """Whether a side of a verdict has too few seeds for an interval to be trusted."""
-        return self.verdict != OPEN and self._fewest < FEWEST
+        return self.verdict != OPEN and self.is_small
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a side has so few seeds that they decide nothing."""
+        return self._fewest < FEWEST
 
     @property
     def _fewest(self) -> float:
@@ -80,7 +85,7 @@ class Claim:
     @property
     def shown_size(self) -> str:
         """The paper's size in Markdown, which few seeds do not decide."""
-        return f"{self.size}, few seeds" if self.size and self.has_few else self.size
+        return f"{self.size}, few seeds" if self.size and self.is_small else self.size
 
 
 Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]

@@ -106,9 +106,9 @@ def main(argv: Sequence[str]) -> None:
         overwrite=arguments.overwrite,
     )
     with program.signalled():
-        finish = getattr(paper, "finish", None)
+        finish, notes = getattr(paper, "finish", None), getattr(paper, "NOTES", {})
         try:
-            reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES), finish)
+            reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES), finish, notes)
         except Interrupted:
             print("the study goes on when its own command is repeated", flush=True)
             raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from textwrap import fill
+from types import MappingProxyType
 from typing import Any
 
 from stellaris_jax.base import inputs
@@ -125,6 +126,7 @@ def reproduce(
     figures: Mapping[str, Figure],
     requested: Sequence[str],
     finish: Callable[[Path], None] | None = None,
+    notes: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Make the requested figures in order, and update the claims and the README after each.
 
@@ -133,6 +135,7 @@ def reproduce(
       figures: makers of all figures, by name.
       requested: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
       finish: update of further parts of the results' pages, after each figure.
+      notes: sentences on a figure's claims, by its name.
 
     Raises:
       ConfigError: there is no such figure, or a directory cannot be written.
@@ -159,6 +162,8 @@ def reproduce(
             finish(study.results)
         for claim in judged:
             print(told(claim), flush=True)
+        if figure in notes:
+            print(f"  {notes[figure]}", flush=True)
         print(f"{current}; its claims are in {study.results / 'README.md'}", flush=True)
 
 
@@ -197,7 +202,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     if sizes:
         heads += " the paper's size |"
         about += f" {SIZES}"
-        counts = Counter(claim.size for _, claim in claims if not claim.has_few)
+        counts = Counter(claim.size for _, claim in claims if not claim.is_small)
         if number := counts[EXCLUDED] + counts[COMPATIBLE]:
             about += f" It is excluded in {counts[EXCLUDED]} of {number} comparisons."
     lines = [

@@ -106,6 +106,7 @@ def test_few_seeds_are_said() -> None:
     assert [claim.shown_verdict for claim in corrected([few, enough])] == ["holds, few seeds", "**holds**"]
     sized = [replace(claim, size=EXCLUDED) for claim in (few, enough)]
     assert [claim.shown_size for claim in sized] == ["excluded, few seeds", "excluded"]
+    assert replace(few, verdict=OPEN, size=EXCLUDED).shown_size == "excluded, few seeds", "whatever the verdict"
     assert more("", "", np.arange(4.0), np.arange(4.0)).shown_verdict == OPEN
     assert more("", "", np.ones(1), np.zeros(1)).shown_verdict == "no test, one seed"
 

@@ -277,3 +277,8 @@ FIGURES: dict[str, Figure] = {
     "13": parameters,
     "time": timing,
 }
+NOTES = {
+    "6": "The summary of a run of PPO counts the time of a parameter function, which one learner does not need. The "
+    "figure does not, so its seconds are fewer.",
+}
+"""Sentences on the claims of figures, for those who see both a run's summary and the figure."""
