@@ -78,6 +78,7 @@ def test_the_line() -> None:
     assert line_of([8.0, 10.0] * 8, [59.0, 60.0] * 8, life_loss=True) == (
         "random actions return 9 ± 0.55 per life, of 59.5 steps (means over 16)"
     )
+    assert line_of([-500.0] * 8, [500.0] * 8) == ("random actions return -500 per episode, of 500 steps (means over 8)")
     assert line_of([1.0, 2.0], [200.0, 3.0], 1) == (
         "random actions earn 1.5 ± 6.4 in the first 200 steps of each episode, after which 1 of 2 were not over"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -369,30 +368,3 @@ def test_plan_of_a_token_task_refuses_a_longest_completion_that_training_refuses
         combinations(["env=tokens/tail", "env.kwargs.longest=32"])
     (only,) = combinations(["env=tokens/tail", "env.kwargs.longest=32", "algorithm.rollout_length=32"])
     assert only.config.env.name == "tokens/tail"
-
-
-def verl_rows() -> list[Any]:
-    """Rows of the table on verl's options: steps between policies, `eta`, and the largest ages by updates of a step."""
-    section = (REPOSITORY / "docs/knobs.md").read_text().partition("## Which of verl's options")[2]
-    rows = [[*map(str.strip, line.strip("|").split("|"))] for line in section.splitlines() if line.startswith("| ")][1:]
-    found = []
-    for _, ours, *ages in rows:
-        period, often, eta = re.findall(r"\d+", ours)
-        assert int(often) == 4 * int(period)
-        for updates, printed in zip((1, 4), ages, strict=True):
-            mark = pytest.mark.thorough if (period, updates) != ("1", 1) else ()
-            found.append(
-                pytest.param(int(period), int(eta), updates, printed, marks=mark, id=f"{period}-{eta}-{updates}")
-            )
-    return found
-
-
-@pytest.mark.parametrize(("period", "eta", "updates", "printed"), verl_rows())
-def test_ages_by_options_of_verl(period: int, eta: int, updates: int, printed: str) -> None:
-    options = [
-        "env=tokens/addition", "algorithm=grpo", f"algorithm.minibatches={updates}", "system=areal",
-        "system.learners=1", f"system.data_admission_options.eta={eta}", f"system.publish_every={period * updates}",
-        "system.sync_steps=1", "network.options.recompute=true", "platform.cache=0", "delays.learner.seconds=0.3,4",
-    ]  # fmt: skip
-    ages = [forecast(one, Window()).figures["data_lag_max"][0] for one in combinations(options)]
-    assert ", ".join(f"{age:.0f}" for age in ages) == printed

@@ -16,8 +16,8 @@ from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
-"""Bounds of the steps of each environment on the host: twice the time limit, within these bounds. Those in JAX take the
-most, since steps cost next to nothing beside compilation."""
+"""Bounds of the steps of each environment: twice the time limit, within these bounds. Those in JAX take at least the
+most, since steps cost next to nothing beside compilation, and up to twice as many, so that episodes of 1,000 end."""
 UNLIMITED_STEPS = 200
 """Steps of each environment on the host whose episodes have no time limit."""
 SEED = 20
@@ -86,11 +86,10 @@ class _Played(NamedTuple):
 
 
 def _length(env: VecEnv | HostEnv) -> int:
+    limit = env.max_episode_steps
     if not is_host(env):
-        return MOST_STEPS
-    if env.max_episode_steps is None:
-        return UNLIMITED_STEPS
-    return min(max(2 * env.max_episode_steps + 2, LEAST_STEPS), MOST_STEPS)
+        return min(max(2 * (limit or 0), MOST_STEPS), 2 * MOST_STEPS)
+    return UNLIMITED_STEPS if limit is None else min(max(2 * limit + 2, LEAST_STEPS), MOST_STEPS)
 
 
 def _actions(env: VecEnv | HostEnv, length: int) -> np.ndarray:

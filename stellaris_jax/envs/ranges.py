@@ -98,7 +98,9 @@ def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> lis
 def _random_line(ranges: Ranges, episode: str) -> str:
     """Line on what random actions earn in an episode, or in the part of it that was played."""
     mean, half = mean_ci95(ranges.returns)
-    value, count = f"{_figure(mean, 4)} ± {_figure(half, 2)}", len(ranges.returns)
+    value, count = _figure(mean, 4), len(ranges.returns)
+    if half > 0.0:  # equal returns say little of others
+        value += f" ± {_figure(half, 2)}"
     if not ranges.unfinished:
         steps = _figure(float(ranges.steps.mean()), 3)
         return f"random actions return {value} per {episode}, of {steps} steps (means over {count})"
