@@ -1,1 +1,1 @@
-"""Study of `choose`: its choices beside the best of thirty candidates, on twelve pairs of a task and delays."""
+"""Study of `choose`: its choices beside the best of thirty candidates, by pairs of a task and delays."""

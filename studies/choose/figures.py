@@ -111,10 +111,10 @@ def outcome(pair: Pair, done: Full, answer: dict[str, Any]) -> Outcome:
 
 
 def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
-    """Mean regret of random searches.
+    """Mean regret of random searches, geometric.
 
-    Each trains random candidates on as many seeds as a choice searches with, chooses the one with the lowest mean, and
-    is judged on the other seeds.
+    Each trains random candidates on as many seeds as a choice searches with, or on more if all candidates would leave
+    some of the cost. It chooses the one with the lowest mean, and is judged on the other seeds, beside the best there.
 
     Args:
       values: seconds to the target `[candidate, seed]`.
@@ -122,22 +122,24 @@ def random_search(values: np.ndarray, cost: float, draws: int = DRAWS) -> float:
       draws: number of searches.
     """
     count, seeds = values.shape
-    tried = min(count, max(1, round(cost * count * seeds / OPTIONS.seeds)))
+    runs = round(cost * count * seeds)
+    searched = min(max(OPTIONS.seeds, math.ceil(runs / count)), seeds - 1)
+    tried = min(count, max(1, runs // searched))
     random = np.random.default_rng(0)
     logarithms = np.log(values)
-    best = logarithms.mean(axis=1).min()
     regrets = []
     for _ in range(draws):
         places = random.choice(count, tried, replace=False)
         order = random.permutation(seeds)
-        few, others = order[: OPTIONS.seeds], order[OPTIONS.seeds :]
+        few, others = order[:searched], order[searched:]
         place = places[int(logarithms[places][:, few].mean(axis=1).argmin())]
-        regrets.append(math.exp(logarithms[place, others].mean() - best) - 1.0)
-    return float(np.mean(regrets))
+        judged = logarithms[:, others].mean(axis=1)
+        regrets.append(judged[place] - judged.min())
+    return math.exp(float(np.mean(regrets))) - 1.0
 
 
 def regret(study: Study) -> list[Claim] | None:
-    """Choices beside the best of thirty candidates, on eight pairs of a task and delays."""
+    """Choices beside the best of thirty candidates, by pairs of a task and delays."""
     pairs = [pair for pair in PAIRS if study.envs is None or pair.task in study.envs]
     outcomes = []
     for pair in pairs:
