@@ -17,7 +17,7 @@ from stellaris_jax.envs.ranges import Ranges, range_lines, ranges_of
 
 @given(st.integers(2, 14), st.integers(1, 3), st.integers(1, 20) | st.none(), st.booleans(), st.integers(0, 2**16))
 def test_returns_of_episodes(length: int, num: int, limit: int | None, host: bool, seed: int) -> None:
-    """Of those that begin early enough to end, whatever their length; else of the first ones, so far."""
+    """Returns of episodes that begin early enough to end, whatever their length; else of the first ones, so far."""
     random = np.random.default_rng(seed)
     rewards, done = random.normal(size=(length, num)).astype(np.float32), random.random((length, num)) < 0.4
     dead = np.zeros((length, num), bool)

@@ -235,25 +235,6 @@ def space(tree: Any, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("tree", "told"),
-    [
-        ({"system": {}}, "system is unknown; did you mean systems?"),
-        ({"systems": {}}, "systems is empty"),
-        ({"systems": [1]}, "systems must map names to lists of overrides, not [1]."),
-        ({"systems": {"a": "system=async"}}, "systems.a must be a list of overrides, such as [system=async]"),
-        ({"systems": {"a": ["async"]}}, "systems.a must be a list of overrides"),
-        ({"systems": {"a": ["system=async"]}, "learning_rates": [0]}, "learning_rates must be factors"),
-        ({"systems": {"a": ["system=async"]}, "learning_rates": [1e-323]}, "from 1e-9 to 1e9"),
-        ({"systems": {"a": ["system=async"]}, "one_learner": ["b"]}, "one_learner has 'b', which is none of a."),
-    ],
-)
-def test_spaces_that_are_none(tree: Any, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        Space.read(space(tree, tmp_path))
-    assert told in str(error.value) and "\n" not in str(error.value)
-
-
 def test_baselines_are_always_there(tmp_path: Path) -> None:
     tree = {"systems": {"mine": ["system=async"]}, "corrections": {"V": ["algorithm.advantage=vtrace"]}}
     arms = Space.read(space(tree, tmp_path)).arms()

@@ -59,6 +59,26 @@ def test_names_of_all_kinds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({"system": {}}, "system is unknown; did you mean systems?"),
+        ({"systems": {}}, "systems is empty"),
+        ({"systems": [1]}, "systems must map names to lists of overrides, not [1]."),
+        ({"systems": {"a": "system=async"}}, "systems.a must be a list of overrides, such as [system=async]"),
+        ({"systems": {"a": ["async"]}}, "systems.a must be a list of overrides"),
+        ({"systems": {"a": ["system=async"]}, "learning_rates": [0]}, "learning_rates must be factors"),
+        ({"systems": {"a": ["system=async"]}, "learning_rates": [1e-323]}, "from 1e-9 to 1e9"),
+        ({"systems": {"a": ["system=async"]}, "one_learner": ["b"]}, "one_learner has 'b', which is none of a."),
+    ],
+)
+def test_spaces_that_are_none(tree: Any, told: str) -> None:
+    Path("space.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError) as error:
+        Space.read(Path("space.yaml"))
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("space", "told"),
     [
         ({"systems": {"a\x1b[2J": ["system=async"]}}, "is no name"),

@@ -61,11 +61,11 @@ def ranges_of(
 def _episodes(rewards: np.ndarray, done: np.ndarray, dead: np.ndarray, last: int) -> Iterator[tuple[float, int, bool]]:
     """Return, steps and whether it is over, of each episode of one environment that began by step `last`."""
     begin = 0
-    for end in [*np.flatnonzero(done), len(done) - 1]:
-        begin += bool(dead[begin]) if begin < len(dead) else 0
+    for end in map(int, np.union1d(np.flatnonzero(done), len(done) - 1)):
+        begin += int(dead[begin])
         if begin <= min(last, end):
-            yield float(rewards[begin : end + 1].sum(dtype=float)), int(end + 1 - begin), bool(done[end])
-        begin = int(end) + 1
+            yield float(rewards[begin : end + 1].sum(dtype=float)), end + 1 - begin, bool(done[end])
+        begin = end + 1
 
 
 def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> list[str]:

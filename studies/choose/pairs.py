@@ -80,7 +80,9 @@ class Pair(NamedTuple):
         )  # fmt: skip
 
 
-JUDGING = [Pair(task, delays) for task in ("cartpole", "acrobot") for delays in ("few learners", "failures")]
-JUDGING.append(Pair("breakout", "few learners"))
+JUDGING = [
+    *(Pair(task, delays) for task in ("cartpole", "acrobot") for delays in ("few learners", "failures")),
+    Pair("breakout", "few learners"),
+]
 """Pairs that nothing was mended by."""
 PAIRS = JUDGING + [Pair("breakout", delays) for delays in ("heavy tails", "constant", "slow actors", "many learners")]

@@ -15,8 +15,10 @@ from published.statistics import interval, paired
 from published.texts import span
 
 CHOOSE = "results/choose/README.md"
-JUDGING = [f"{task}-{delays}" for task in ("cartpole", "acrobot") for delays in ("few_learners", "failures")]
-JUDGING.append("breakout-few_learners")
+JUDGING = [
+    *(f"{task}-{delays}" for task in ("cartpole", "acrobot") for delays in ("few_learners", "failures")),
+    "breakout-few_learners",
+]
 """Pairs of a task and delays that judge; the others had been seen before a change."""
 SEEN = [f"breakout-{delays}" for delays in ("heavy_tails", "constant", "slow_actors", "many_learners")]
 

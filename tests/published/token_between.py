@@ -10,12 +10,10 @@ from published.case import Case
 from published.statistics import Difference, paired
 from published.study_runs import runs_at
 from published.texts import decimal, loss, row
-from published.tokens import PAGE, Setting, areas, ends, on_addition
+from published.tokens import PAGE, TUNING, Setting, areas, ends, on_addition
 
 CLIP, DECOUPLED = "PPO clip", "decoupled"
 AGES = (16, 32)
-TUNING = range(2)
-"""Seeds that choose a learning rate."""
 
 
 def at(method: str, age: int) -> Setting:

@@ -115,8 +115,7 @@ class Space(NamedTuple):
         for name in alone:
             if name not in names:
                 raise ConfigError(f"{path}: one_learner has {shown(name)}, which is none of {', '.join(names)}.")
-        distinct = tuple(dict.fromkeys(map(float, factors)))
-        space = cls(**named, one_learner=tuple(alone), learning_rates=distinct)
+        space = cls(**named, one_learner=tuple(alone), learning_rates=tuple(map(float, factors)))
         counts = Counter(arm.name for arm in space.arms())
         if twice := next((name for name, count in counts.items() if count > 1), None):
             raise ConfigError(

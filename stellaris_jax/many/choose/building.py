@@ -81,16 +81,16 @@ def candidates(
             f"--seeds must be at most {FRESH}, and the last seed, seed + {FRESH} + 2 x --fresh-seeds - 1 = {last}, "
             f"at most {LAST_SEED}: seeds that search and seeds that judge differ."
         )
-    tried: list[Candidate] = []
+    tried: dict[tuple[Arm, float], Candidate] = {}
     places = [(corrected, factor) for corrected in (False, True) for factor in rates(space.learning_rates)]
     for corrected, factor in places:
         for arm, config in configs.items():
             if arm.corrected != corrected:
                 continue
             rate = float(f"{factor * config.algorithm.learning_rate:.3g}")
-            candidate = Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate}))
-            tried += [] if candidate in tried else [candidate]  # factors may be the same in so many digits
-    return tried, refused
+            if (arm, rate) not in tried:  # factors may be the same in so many digits
+                tried[arm, rate] = Candidate(arm, rate, config.replace({"algorithm.learning_rate": rate}))
+    return list(tried.values()), refused
 
 
 def refuse(overrides: Sequence[str]) -> None:
